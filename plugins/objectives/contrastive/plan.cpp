@@ -1,0 +1,226 @@
+/** Which bags are compared on which device, decided on the host before the upload. */
+#include <algorithm>
+#include <cstdio>
+
+#include "state.h"
+
+namespace uform::contrastive {
+namespace {
+
+constexpr uint32_t no_bag_k = UINT32_MAX;
+constexpr uint32_t dropped_k = UINT32_MAX;
+
+/** Whether a row counts: by what attracts it, for the sigmoid form also by what repels it. */
+bool counts_as_row(state const& self, uform_pair_rows_t const& pairs, uform_bag_t const* bags, uint32_t bag) {
+    if (bags[bag].device == dropped_k)
+        return false;
+    bool const repelled_too = self.config.pair_loss == uform_pair_loss_form_sigmoid_k;
+    for (uint32_t place = pairs.offsets[bag]; place < pairs.offsets[bag + 1]; ++place) {
+        uint8_t const kind = pairs.classes[place];
+        bool const binds =
+            kind == uform_pair_class_attracted_k || (repelled_too && kind == uform_pair_class_repelled_k);
+        if (binds && bags[pairs.candidates[place]].device != dropped_k)
+            return true;
+    }
+    return false;
+}
+
+uform_status_t check_groups(state const& self, uform_plan_t const& plan) {
+    auto const groups = static_cast<uint32_t>(self.config.temperature_groups);
+    for (size_t bag = 0; bag < plan.bags_count; ++bag) {
+        if (plan.bags[bag].group < groups)
+            continue;
+        uform_item_t const* const last = plan.items + plan.items_count;
+        uform_item_t const* const first = std::find_if(plan.items, last, [&](auto& item) { return item.bag == bag; });
+        char message[160];
+        std::snprintf(message, sizeof(message),
+                      "temperature_groups: item %zu has group %u, but Contrastive.temperature_groups is %u",
+                      first == last ? bag : size_t(first->content), plan.bags[bag].group, groups);
+        return plan.fail(plan.host, uform_status_invalid_argument_k, message);
+    }
+    return uform_status_success_k;
+}
+
+/** Stage 0: which bags some pair points at, and how many rows count here. */
+uform_status_t agree(state const& self, uform_plan_t const& plan) {
+    uform_status_t status = check_groups(self, plan);
+    uform_pair_rows_t pairs{};
+    if (status == uform_status_success_k)
+        status = plan.pairs(plan.host, 1, &pairs);
+    double rows = 0;
+    for (uint32_t bag = 0; status == uform_status_success_k && bag < pairs.units; ++bag) {
+        if (plan.bags[bag].device == dropped_k)
+            continue;
+        rows += counts_as_row(self, pairs, plan.bags, bag);
+        for (uint32_t place = pairs.offsets[bag]; place < pairs.offsets[bag + 1]; ++place)
+            if (status == uform_status_success_k && pairs.classes[place] != uform_pair_class_ignored_k)
+                status = plan.flag(plan.host, pairs.candidates[place], 1);
+    }
+    return status == uform_status_success_k ? plan.count(plan.host, rows_counter_k, rows) : status;
+}
+
+/** Stage 1 for one device. */
+class device_plan {
+public:
+    device_plan(state& self, uform_plan_t const& plan, uform_pair_rows_t const& pairs, uint32_t device)
+        : self_(self), scratch_(self.scratch), plan_(plan), pairs_(pairs), world_(plan.world(plan.host)),
+          device_(device), staging_(plan.devices[device].staging) {}
+
+    uform_status_t fill() {
+        find_rows();
+        find_visible();
+        fill_units();
+        return fill_rows();
+    }
+
+private:
+    template <typename value_at> value_at* staged(size_t offset) const {
+        return reinterpret_cast<value_at*>(staging_ + offset);
+    }
+
+    bool ambient() const {
+        return self_.config.negatives == uform_negatives_ambient_k && self_.config.ambient_repulsion_weight > 0;
+    }
+
+    /** By place, which is the order of slots. */
+    void find_rows() {
+        std::fill(scratch_.bag_at.begin(), scratch_.bag_at.end(), no_bag_k);
+        for (uint32_t bag = 0; bag < pairs_.units; ++bag)
+            if (plan_.bags[bag].device == device_)
+                scratch_.bag_at[plan_.bags[bag].place] = bag;
+        scratch_.row_bags.clear();
+        for (uint32_t bag : scratch_.bag_at)
+            if (bag != no_bag_k && counts_as_row(self_, pairs_, plan_.bags, bag))
+                scratch_.row_bags.push_back(bag);
+    }
+
+    /** The rows themselves, what their pairs name, and what some row may see as ambient. */
+    void find_visible() {
+        std::fill(scratch_.visible.begin(), scratch_.visible.end(), uint8_t(0));
+        if (scratch_.row_bags.empty())
+            return;
+        if (ambient())
+            mark_ambient();
+        for (uint32_t bag : scratch_.row_bags) {
+            scratch_.visible[plan_.bags[bag].slot] = 1;
+            for (uint32_t place = pairs_.offsets[bag]; place < pairs_.offsets[bag + 1]; ++place) {
+                uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
+                if (candidate.device != dropped_k && pairs_.classes[place] != uform_pair_class_ignored_k)
+                    scratch_.visible[candidate.slot] = 1;
+            }
+        }
+    }
+
+    void mark_ambient() {
+        uint8_t sides = 0;
+        scratch_.row_sets.clear();
+        for (uint32_t bag : scratch_.row_bags) {
+            uform_world_bag_t const& row = world_[plan_.bags[bag].slot];
+            sides |= row.sides;
+            if (std::find(scratch_.row_sets.begin(), scratch_.row_sets.end(), row.modalities) ==
+                scratch_.row_sets.end())
+                scratch_.row_sets.push_back(row.modalities);
+        }
+        for (uint32_t slot = 0; slot < self_.most.units; ++slot)
+            scratch_.visible[slot] = world_[slot].present && in_scope(world_[slot], sides);
+    }
+
+    bool in_scope(uform_world_bag_t const& candidate, uint8_t row_sides) const {
+        constexpr uint8_t query = uform_late_interaction_side_query_k;
+        constexpr uint8_t document = uform_late_interaction_side_document_k;
+        switch (self_.config.ambient_scope) {
+        case uform_ambient_scope_cross_modal_k:
+            return std::any_of(scratch_.row_sets.begin(), scratch_.row_sets.end(),
+                               [&](uint32_t set) { return !(set & candidate.modalities); });
+        case uform_ambient_scope_targets_k:
+            return candidate.flags & 1;
+        case uform_ambient_scope_cross_side_k:
+            return ((row_sides & query) && (candidate.sides & document)) ||
+                   ((row_sides & document) && (candidate.sides & query));
+        default:
+            return true;
+        }
+    }
+
+    /** Numbers the visible bags by slot. */
+    void fill_units() {
+        uint32_t units = 0;
+        for (uint32_t slot = 0; slot < self_.most.units; ++slot) {
+            if (!scratch_.visible[slot])
+                continue;
+            scratch_.unit_of[slot] = units;
+            staged<uint32_t>(self_.staging.slots)[units] = slot;
+            staged<uint32_t>(self_.staging.modalities)[units] = world_[slot].modalities;
+            staged<uint8_t>(self_.staging.sides)[units] = world_[slot].sides;
+            staged<uint8_t>(self_.staging.targets)[units] = world_[slot].flags & 1;
+            ++units;
+        }
+        staged<uint32_t>(self_.staging.counts)[0] = units;
+    }
+
+    uform_status_t fill_rows() {
+        uint32_t* const edge_offsets = staged<uint32_t>(self_.staging.edge_offsets);
+        uint32_t* const slots = scratch_.row_slots.data() + size_t(device_) * self_.most.rows;
+        uint32_t edges = 0;
+        uint32_t rows = 0;
+        for (uint32_t bag : scratch_.row_bags) {
+            gather_edges(bag);
+            if (scratch_.row_edges.size() > self_.most.edges - edges)
+                return plan_.fail(plan_.host, uform_status_invalid_argument_k,
+                                  "relations: more pairs than Contrastive.max_edges_per_device times the devices");
+            slots[rows] = plan_.bags[bag].slot;
+            staged<uint32_t>(self_.staging.rows)[rows] = scratch_.unit_of[slots[rows]];
+            staged<uint32_t>(self_.staging.row_groups)[rows] = plan_.bags[bag].group;
+            edge_offsets[rows++] = edges;
+            for (edge const& named : scratch_.row_edges) {
+                staged<uint32_t>(self_.staging.edge_units)[edges] = named.unit;
+                staged<uint8_t>(self_.staging.edge_classes)[edges] = named.kind;
+                staged<float>(self_.staging.edge_weights)[edges] = named.weight;
+                ++edges;
+            }
+        }
+        edge_offsets[rows] = edges;
+        staged<uint32_t>(self_.staging.counts)[1] = rows;
+        staged<uint32_t>(self_.staging.counts)[2] = edges;
+        double const counted = plan_.counted(plan_.host, rows_counter_k);
+        *staged<float>(self_.staging.scale) =
+            counted > 0 ? static_cast<float>(1 / (counted * self_.config.matryoshka_count)) : 0.0f;
+        return plan_.rows(plan_.host, device_, slots, rows);
+    }
+
+    /** The named pairs of a row, ascending by unit. An ignored pair matters only where it would be ambient. */
+    void gather_edges(uint32_t bag) {
+        scratch_.row_edges.clear();
+        for (uint32_t place = pairs_.offsets[bag]; place < pairs_.offsets[bag + 1]; ++place) {
+            uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
+            if (candidate.device != dropped_k && scratch_.visible[candidate.slot])
+                scratch_.row_edges.push_back(
+                    {scratch_.unit_of[candidate.slot], pairs_.classes[place], pairs_.weights[place]});
+        }
+        std::sort(scratch_.row_edges.begin(), scratch_.row_edges.end(),
+                  [](edge const& left, edge const& right) { return left.unit < right.unit; });
+    }
+
+    state& self_;
+    plan_scratch& scratch_;
+    uform_plan_t const& plan_;
+    uform_pair_rows_t const& pairs_;
+    uform_world_bag_t const* world_;
+    uint32_t device_;
+    uint8_t* staging_;
+};
+
+} // namespace
+
+uform_status_t plan(void* opaque, uform_plan_t const* plan, uint32_t stage) {
+    state& self = *static_cast<state*>(opaque);
+    if (stage == 0)
+        return agree(self, *plan);
+    uform_pair_rows_t pairs{};
+    uform_status_t status = plan->pairs(plan->host, 1, &pairs);
+    for (uint32_t device = 0; status == uform_status_success_k && device < plan->run->devices; ++device)
+        status = device_plan(self, *plan, pairs, device).fill();
+    return status;
+}
+
+} // namespace uform::contrastive

@@ -1,0 +1,148 @@
+"""What the environment variables of the build mean, and which values are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from third_party.finder import CudaToolkit, Cutlass, find_cuda, find_cutlass
+from tools.build.compilers import CudaCompiler, HostCompiler, slow_kernel
+from tools.build.library import find_toolchain
+from tools.build.switches import BuildError, Switches
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_defaults(tmp_path: Path) -> None:
+    switches = Switches.from_environment(tmp_path, {})
+    assert switches.vram is None
+    assert switches.cuda_architectures == ("90a",)
+    assert switches.cpu_flags == ()
+    assert switches.sanitizers == ()
+    assert switches.jobs >= 1
+    assert switches.build_folder == tmp_path / "build"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "answer"),
+    [
+        ("UFORM_VRAM", "0", {"vram": False}),
+        ("UFORM_VRAM", "1", {"vram": True}),
+        ("UFORM_CUDA_ARCHS", "80;90a", {"cuda_architectures": ("80", "90a")}),
+        ("UFORM_CUDA_ARCHS", "80, 89 100a", {"cuda_architectures": ("80", "89", "100a")}),
+        ("UFORM_CPU_FLAGS", "-march=native -g", {"cpu_flags": ("-march=native", "-g")}),
+        ("UFORM_SANITIZE", "undefined,address", {"sanitizers": ("address", "undefined")}),
+        ("UFORM_BUILD_JOBS", "3", {"jobs": 3}),
+    ],
+)
+def test_value(name: str, value: str, answer: dict[str, object], tmp_path: Path) -> None:
+    switches = Switches.from_environment(tmp_path, {name: value})
+    assert {key: getattr(switches, key) for key in answer} == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("UFORM_VRAM", "yes"),
+        ("UFORM_CUDA_ARCHS", "sm_90"),
+        ("UFORM_CUDA_ARCHS", "hopper"),
+        ("UFORM_SANITIZE", "memory"),
+        ("UFORM_SANITIZE", "address,thread"),
+        ("UFORM_BUILD_JOBS", "0"),
+        ("UFORM_BUILD_JOBS", "-1"),
+    ],
+)
+def test_refused_value_is_named(name: str, value: str, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=f"{name}={value}"):
+        Switches.from_environment(tmp_path, {name: value})
+
+
+def cuda_compiler(*architectures: str) -> CudaCompiler:
+    toolkit = CudaToolkit(Path("bin/nvcc"), Path("include"), Path("lib"), "13.0")
+    host = HostCompiler(("g++",), "g++ 12", None, Path())
+    return CudaCompiler(toolkit, Cutlass(Path("cutlass"), "4.2.0"), host, architectures)
+
+
+@pytest.mark.parametrize(
+    ("source", "architectures"),
+    [
+        ("norm.cu", ("80", "89", "90a", "100a")),
+        ("gemm_sm80.cu", ("80", "89", "90a", "100a")),
+        ("gemm_sm90.cu", ("90a",)),
+        ("gemm_sm100.cu", ("100a",)),
+        ("gemm_sm120.cu", ()),
+    ],
+)
+def test_architectures_by_file_name(source: str, architectures: tuple[str, ...]) -> None:
+    assert cuda_compiler("80", "89", "90a", "100a").architectures_of(Path(source)) == architectures
+
+
+def test_one_gencode_an_architecture() -> None:
+    job = cuda_compiler("80", "90a").compile(Path("norm.cu"), Path("norm.o"), [])
+    assert [part for part in job.command if part.startswith("-gencode")] == [
+        "-gencode=arch=compute_80,code=sm_80",
+        "-gencode=arch=compute_90a,code=sm_90a",
+    ]
+    assert "-DNDEBUG" in job.command
+
+
+@pytest.mark.parametrize("code", ["C7508", "C7510", "C7511"])
+def test_serialized_wgmma_fails_the_build(code: str) -> None:
+    printed = f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+    assert slow_kernel(printed) is not None
+    assert slow_kernel("ptxas info    : Used 168 registers") is None
+
+
+def test_demanded_vram_without_nvcc_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "uform/_ext/vram").mkdir(parents=True)
+    (tmp_path / "uform/_ext/vram/norm.cu").touch()
+    monkeypatch.setattr("tools.build.library.find_cuda", lambda *, wheels: None)
+    with pytest.raises(BuildError, match=r"UFORM_VRAM=1.*nvcc"):
+        find_toolchain(tmp_path, Switches.from_environment(tmp_path, {"UFORM_VRAM": "1"}))
+    toolchain = find_toolchain(tmp_path, Switches.from_environment(tmp_path, {}))
+    assert toolchain.cuda is None
+    assert "nvcc" in toolchain.ram_only
+
+
+def fake_toolkit(home: Path) -> Path:
+    """A folder that looks like a CUDA toolkit; answers its nvcc."""
+    for name, text in [
+        ("bin/nvcc", ""),
+        ("include/cuda_runtime.h", ""),
+        ("include/cuda_runtime_api.h", "#define CUDART_VERSION  13020\n"),
+        ("lib/libcudart_static.a", ""),
+    ]:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    (home / "bin/nvcc").chmod(0o755)
+    return home / "bin/nvcc"
+
+
+def test_cuda_is_found_by_home_by_path_and_behind_a_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = fake_toolkit(tmp_path / "toolkit")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert find_cuda(wheels=False) is None
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    by_home = find_cuda(wheels=False)
+    assert by_home is not None
+    assert (by_home.nvcc, by_home.version) == (nvcc, "13.2")
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setenv("PATH", str(nvcc.parent))
+    assert find_cuda(wheels=False) == by_home
+    script = tmp_path / "scripts" / "nvcc"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {nvcc} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert find_cuda(wheels=False) == by_home
+
+
+def test_cutlass_is_found_by_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    header = tmp_path / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n")
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    assert find_cutlass() == Cutlass(tmp_path / "include", "4.2.1")

@@ -1,0 +1,19 @@
+"""What is collected: the tests of tests/gpu only where they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GPU_TESTS = Path(__file__).parent / "gpu"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU (tests/gpu)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if collection_path == GPU_TESTS and not config.getoption("--gpu"):
+        return True
+    return None

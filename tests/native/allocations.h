@@ -1,0 +1,26 @@
+// Counts what a test program allocates. It replaces the global operator new: include it in one source a program.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+namespace native_test {
+
+inline std::atomic<std::size_t>& allocations() {
+    static std::atomic<std::size_t> instance = 0;
+    return instance;
+}
+
+} // namespace native_test
+
+// Kept out of line: the compiler takes an inlined pair of `malloc` and `delete` for a mistake.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+    ++native_test::allocations();
+    if (void* const memory = std::malloc(bytes ? bytes : 1))
+        return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

@@ -1,0 +1,49 @@
+"""A segment: one item's marker column and its content's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .numeric import Array
+
+TEXT = "text"
+
+
+def _none_covered() -> Array:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One item as the encoder reads it. Its columns are the marker and then the content.
+
+    Attributes:
+        modality: `text`, or the name that the modality's parameters carry.
+        bag: The bag's number; a segment's hidden states are pooled into it.
+        content: For text the codes `[n]` after covering (the mask column is a code); otherwise the scaled values of
+            every patch `[n, values]` before covering.
+        grid: Extents of the rotary axes, one, two (y, x) or three (t, y, x); their product is `n`, in raster order.
+        covered: The covered places within the content, `[k]`.
+        targets: For text the true bytes at the covered places, `[k]`. Other modalities reconstruct `content`.
+    """
+
+    modality: str
+    bag: int
+    content: Array
+    grid: tuple[int, ...]
+    covered: Array = field(default_factory=_none_covered)
+    targets: Array = field(default_factory=_none_covered)
+
+
+def text_segment(
+    text: bytes, *, bag: int = 0, covered: Array | None = None, replacements: Array | None = None
+) -> Segment:
+    """A segment of `text` in which the bytes at `covered` are read as the codes `replacements`."""
+    truth = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
+    codes = truth.copy()
+    places = _none_covered() if covered is None else np.asarray(covered, dtype=np.int64)
+    if replacements is not None:
+        codes[places] = replacements
+    return Segment(modality=TEXT, bag=bag, content=codes, grid=(len(text),), covered=places, targets=truth[places])

@@ -1,0 +1,1 @@
+"""What a developer runs: the build, the tests, the demonstration."""

@@ -1,0 +1,1 @@
+"""The modules between Python and the C API, and the library beside them."""

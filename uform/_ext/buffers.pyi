@@ -1,0 +1,6 @@
+# Helpers of the other modules, for Cython alone.
+class View: ...
+
+class Vector:
+    @property
+    def borrowed(self) -> bool: ...

@@ -1,0 +1,112 @@
+# cython: language_level=3, annotation_typing=False
+"""A call's choices and their targets: texts that items are offered, and how likely each should be."""
+
+from libc.stdint cimport uint64_t
+
+from uform._ext.buffers cimport Vector, exports_buffer, float_vector, unsigned_vector
+from uform._ext.c_api cimport uform_choice_texts_t
+from uform._ext.tape cimport Tape, as_tape, encoded, joined
+
+import itertools
+
+import numpy as np
+
+
+cdef class ChoiceTexts:
+    pass
+
+
+cdef ChoiceTexts parse_choices(object choices, object targets, size_t items):
+    """Reads choices and targets; None where neither is given.
+
+    A flat sequence or a tape is offered to every text; in a nested one entry `i` holds the choices of item `i`.
+    """
+    if choices is None:
+        if targets is not None:
+            raise ValueError("choice_targets are given without choices")
+        return None
+    cdef ChoiceTexts parsed = ChoiceTexts.__new__(ChoiceTexts)
+    parsed.texts = as_tape(choices, "choices")
+    if parsed.texts is None:
+        _take_sequence(parsed, choices, items)
+    parsed.c.tape = parsed.texts.data
+    parsed.c.tape_offsets = parsed.texts.offsets
+    parsed.c.count = parsed.texts.count
+    if targets is not None:
+        _take_targets(parsed, targets, items)
+    return parsed
+
+
+cdef bint _is_text(object entry):
+    return isinstance(entry, str) or exports_buffer(entry)
+
+
+cdef int _take_sequence(ChoiceTexts parsed, object choices, size_t items) except -1:
+    try:
+        entries = list(choices)
+    except TypeError:
+        raise TypeError(f"choices is of type {type(choices).__name__}: expected a list of texts, or a list of such lists") \
+            from None
+    if all([_is_text(entry) for entry in entries]):
+        parsed.texts = joined([encoded(entry, f"choices[{place}]") for place, entry in enumerate(entries)])
+        return 0
+    if len(entries) != items:
+        raise ValueError(f"choices has {len(entries)} entries: expected {items}, the choices of each content")
+    texts = []
+    counts = []
+    for place, entry in enumerate(entries):
+        own = _own_choices(entry, place)
+        texts.extend([encoded(text, f"choices[{place}][{choice}]") for choice, text in enumerate(own)])
+        counts.append(len(own))
+    parsed.texts = joined(texts)
+    parsed.item_offsets = _offsets_of(counts)
+    parsed.c.item_offsets = <const uint64_t*>parsed.item_offsets.data
+    return 0
+
+
+cdef list _own_choices(object entry, Py_ssize_t place):
+    if _is_text(entry):
+        raise TypeError(f"choices[{place}] is a text among lists: expected the choices of item {place}")
+    try:
+        return list(entry)
+    except TypeError:
+        raise TypeError(f"choices[{place}] is of type {type(entry).__name__}: expected a list of texts") from None
+
+
+cdef Vector _offsets_of(list counts):
+    offsets = np.fromiter(itertools.accumulate(counts, initial=0), np.uint64, len(counts) + 1)
+    return unsigned_vector(offsets, sizeof(uint64_t), "offsets")
+
+
+cdef int _take_targets(ChoiceTexts parsed, object targets, size_t items) except -1:
+    """Targets are a tape (values, offsets), or one row a content."""
+    if isinstance(targets, tuple):
+        if len(targets) != 2:
+            raise ValueError(f"choice_targets is a tuple of {len(targets)}: expected a tape (values, offsets)")
+        parsed.targets = float_vector(targets[0], "choice_targets.values")
+        parsed.target_offsets = unsigned_vector(targets[1], sizeof(uint64_t), "choice_targets.offsets")
+        if parsed.target_offsets.count != items + 1:
+            raise ValueError(f"choice_targets.offsets has {parsed.target_offsets.count} entries: expected {items + 1}, one "
+                             "more than the contents")
+    else:
+        _take_target_rows(parsed, targets, items)
+    parsed.c.targets = <const float*>parsed.targets.data
+    parsed.c.targets_count = parsed.targets.count
+    parsed.c.target_offsets = <const uint64_t*>parsed.target_offsets.data
+    return 0
+
+
+cdef int _take_target_rows(ChoiceTexts parsed, object targets, size_t items) except -1:
+    try:
+        rows = list(targets)
+    except TypeError:
+        raise TypeError(f"choice_targets is of type {type(targets).__name__}: expected a list of rows, or a tape") from None
+    if len(rows) != items:
+        raise ValueError(f"choice_targets has {len(rows)} rows: expected {items}, one a content")
+    arrays = []
+    for place, row in enumerate(rows):
+        float_vector(row, f"choice_targets[{place}]")
+        arrays.append(np.asarray(row, np.float32))
+    parsed.targets = float_vector(np.concatenate([*arrays, np.empty(0, np.float32)]), "choice_targets")
+    parsed.target_offsets = _offsets_of([len(array) for array in arrays])
+    return 0

@@ -1,0 +1,251 @@
+#include "core/adapter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "core/evaluate.h"
+#include "core/executor.h"
+#include "core/relations.h"
+
+namespace uform {
+
+namespace {
+
+constexpr char masked_k[] = "masked";
+constexpr char contrastive_k[] = "contrastive";
+constexpr char late_interaction_k[] = "late_interaction";
+constexpr char choices_k[] = "choices";
+constexpr char const* modality_names_k[] = {"text", "image", "video", "audio"};
+
+bool is_own(std::string_view name) {
+    return name == masked_k || name == contrastive_k || name == late_interaction_k || name == choices_k;
+}
+
+bool asks_masked(int32_t objective) { return objective != uform_objective_contrastive_k; }
+bool asks_contrastive(int32_t objective) { return objective != uform_objective_masked_k; }
+
+char const* objective_name(bool masked, bool contrastive) {
+    return masked ? contrastive ? "JOINT" : "MASKED" : contrastive ? "CONTRASTIVE" : "none";
+}
+
+bool saved_has(json const& saved, char const* kind, std::string_view name) {
+    return saved.at(kind).find(name) != nullptr;
+}
+
+void check_objective(uform_trainer_options_t const& options, json const& saved) {
+    bool const masked = saved_has(saved, "objectives", masked_k);
+    bool const contrastive = saved_has(saved, "objectives", contrastive_k);
+    // The enumeration's zero takes what the file has.
+    if (options.objective != 0 &&
+        (asks_masked(options.objective) != masked || asks_contrastive(options.objective) != contrastive))
+        fail(uform_status_invalid_argument_k, "objective: the checkpoint has ", objective_name(masked, contrastive),
+             ", ", objective_name(asks_masked(options.objective), asks_contrastive(options.objective)), " was asked");
+    if (options.late_interaction && !saved_has(saved, "objectives", late_interaction_k))
+        fail(uform_status_invalid_argument_k, "late_interaction: the checkpoint has none, one was asked");
+    if (options.choices && !saved_has(saved, "objectives", choices_k))
+        fail(uform_status_invalid_argument_k, "choices: the checkpoint has none, some were asked");
+}
+
+void check_shape(char const* name, int32_t given, json const* section, char const* field) {
+    int64_t const saved = section ? section->at(field).as_int64(field) : 0;
+    if (given != 0 && given != saved)
+        fail(uform_status_invalid_argument_k, "BatchShape.", name, ".", field, ": the checkpoint has ", saved, ", ",
+             given, " was asked");
+}
+
+void check_shapes(uform_batch_shape_t const& batch, json const& saved) {
+    json const& modalities = saved.at("modalities");
+    json const* const image = modalities.find("image");
+    check_shape("image", batch.image.patch_side, image, "patch_side");
+    check_shape("image", batch.image.channels, image, "channels");
+    json const* const video = modalities.find("video");
+    check_shape("video", batch.video.patch_side, video, "patch_side");
+    check_shape("video", batch.video.tube_frames, video, "tube_frames");
+    check_shape("video", batch.video.frame_stride, video, "frame_stride");
+    check_shape("video", batch.video.channels, video, "channels");
+    json const* const audio = modalities.find("audio");
+    check_shape("audio", batch.audio.chunk_samples, audio, "chunk_samples");
+    check_shape("audio", batch.audio.sample_rate, audio, "sample_rate");
+}
+
+/** Whether a first-party modality takes part: its structure says so, or the checkpoint has it. */
+void add_modalities(settings& made, uform_batch_shape_t const& batch, json const* saved) {
+    auto const has = [&](char const* name) { return saved && saved_has(*saved, "modalities", name); };
+    made.modalities.push_back({"text", {}});
+    if (batch.image.patch_side || has("image"))
+        made.modalities.push_back(selection::of("image", batch.image));
+    if (batch.video.patch_side || has("video"))
+        made.modalities.push_back(selection::of("video", batch.video));
+    if (batch.audio.chunk_samples || has("audio"))
+        made.modalities.push_back(selection::of("audio", batch.audio));
+}
+
+void add_objectives(settings& made, uform_trainer_options_t const& options, json const* saved) {
+    auto const has = [&](char const* name) { return saved && saved_has(*saved, "objectives", name); };
+    if (saved ? has(masked_k) : asks_masked(options.objective))
+        made.objectives.push_back(selection::of(masked_k, options.masking));
+    if (saved ? has(contrastive_k) : asks_contrastive(options.objective))
+        made.objectives.push_back(selection::of(contrastive_k, options.contrastive));
+    if (options.late_interaction)
+        made.objectives.push_back(selection::of(late_interaction_k, *options.late_interaction));
+    else if (has(late_interaction_k))
+        made.objectives.push_back({late_interaction_k, {}});
+    if (options.choices)
+        made.objectives.push_back(selection::of(choices_k, *options.choices));
+    else if (saved ? has(choices_k) : options.batch.max_choices_per_item > 0)
+        made.objectives.push_back({choices_k, {}});
+}
+
+/** Third parties' objectives and modalities, each by its name. */
+void add_plugins(settings& made, uform_trainer_options_t const& options, json const* saved) {
+    for (size_t index = 0; index != options.plugins_count; ++index) {
+        uform_plugin_option_t const& option = options.plugins[index];
+        if (!option.name || is_own(option.name))
+            fail(uform_status_invalid_argument_k, "plugins: ", option.name ? option.name : "a plugin without a name",
+                 " has its own field");
+        auto const* bytes = static_cast<uint8_t const*>(option.config);
+        selection chosen{option.name, {bytes, bytes + (bytes ? option.config_bytes : 0)}};
+        bool const modality = find_modality(option.name) != nullptr;
+        if (!modality && !find_objective(option.name))
+            fail(uform_status_invalid_argument_k, "plugins: no plugin named ", option.name, " is registered");
+        if (saved && !saved_has(*saved, modality ? "modalities" : "objectives", option.name))
+            fail(uform_status_invalid_argument_k, "plugins: the checkpoint has no ", option.name, ", it was asked");
+        (modality ? made.modalities : made.objectives).push_back(std::move(chosen));
+    }
+    if (!saved)
+        return;
+    auto const take = [&](char const* kind, std::vector<selection>& chosen) {
+        for (auto const& [name, section] : saved->at(kind).as_object(kind))
+            if (std::none_of(chosen.begin(), chosen.end(), [&](selection const& one) { return one.name == name; }))
+                chosen.push_back({name, {}});
+    };
+    take("modalities", made.modalities);
+    take("objectives", made.objectives);
+}
+
+void check_enumeration(char const* name, int32_t value, int32_t count) {
+    if (value < 0 || value >= count)
+        fail(uform_status_invalid_argument_k, name, ": between 0 and ", count - 1, ", not ", value);
+}
+
+double* term_field(uform_trainer_step_stats_t& stats, std::string_view name) {
+    if (name == "contrastive_loss")
+        return &stats.contrastive_loss;
+    if (name == "masked_text_loss")
+        return &stats.masked_text_loss;
+    if (name == "masked_image_loss")
+        return &stats.masked_image_loss;
+    if (name == "masked_video_loss")
+        return &stats.masked_video_loss;
+    if (name == "masked_audio_loss")
+        return &stats.masked_audio_loss;
+    if (name == "late_interaction_loss")
+        return &stats.late_interaction_loss;
+    if (name == "choices_loss")
+        return &stats.choices_loss;
+    return nullptr;
+}
+
+} // namespace
+
+settings settings_of(uform_trainer_options_t const& options, json const* saved) {
+    check_enumeration("objective", options.objective, 3);
+    settings made;
+    made.depth = options.depth;
+    made.hidden = options.hidden;
+    made.batch = options.batch;
+    if (options.choices && made.batch.max_choices_per_item == 0)
+        made.batch.max_choices_per_item = 16;
+    made.schedule = options.schedule;
+    made.optimizer = options.optimizer;
+    made.seed = options.seed;
+    if (saved) {
+        check_objective(options, *saved);
+        check_shapes(options.batch, *saved);
+    }
+    add_modalities(made, options.batch, saved);
+    add_objectives(made, options, saved);
+    add_plugins(made, options, saved);
+    return made;
+}
+
+settings settings_of(json const& saved) {
+    settings made;
+    for (auto const& [name, section] : saved.at("modalities").as_object("modalities"))
+        made.modalities.push_back({name, {}});
+    return made;
+}
+
+json page_description(json const& configuration) {
+    json page = json::make_object();
+    json const& network = configuration.at("network");
+    page.set("depth", network.at("depth"));
+    page.set("hidden", network.at("hidden"));
+    json const& objectives = configuration.at("objectives");
+    page.set("objective", objective_name(objectives.find(masked_k), objectives.find(contrastive_k)));
+    json batch = configuration.at("batch");
+    json const& modalities = configuration.at("modalities");
+    for (char const* name : modality_names_k)
+        if (std::string_view(name) != "text")
+            if (json const* shape = modalities.find(name))
+                batch.set(name, *shape);
+    page.set("batch", std::move(batch));
+    auto const rename = [&](char const* from, char const* to) {
+        if (json const* section = objectives.find(from))
+            page.set(to, *section);
+    };
+    rename(masked_k, "masking");
+    rename(contrastive_k, contrastive_k);
+    rename(late_interaction_k, late_interaction_k);
+    rename(choices_k, choices_k);
+    page.set("schedule", configuration.at("schedule"));
+    page.set("optimizer", configuration.at("optimizer"));
+    page.set("seed", configuration.at("seed"));
+    json plugins = json::make_object();
+    for (auto const& [name, section] : objectives.as_object("objectives"))
+        if (!is_own(name))
+            plugins.set(name, section);
+    for (auto const& [name, section] : modalities.as_object("modalities"))
+        if (std::none_of(std::begin(modality_names_k), std::end(modality_names_k),
+                         [&](char const* own) { return name == own; }))
+            plugins.set(name, section);
+    page.set("plugins", std::move(plugins));
+    return page;
+}
+
+void report_terms(std::span<term const> terms, std::span<double const> values, uform_trainer_step_stats_t& stats,
+                  std::vector<uform_named_value_t>& extra) {
+    extra.clear();
+    stats.loss = 0;
+    for (size_t index = 0; index != terms.size(); ++index) {
+        stats.loss += terms[index].weight * values[index];
+        if (double* const field = term_field(stats, terms[index].name))
+            *field = values[index];
+        else
+            extra.push_back({terms[index].name.c_str(), values[index]});
+    }
+    stats.extra = extra.data();
+    stats.extra_count = extra.size();
+}
+
+} // namespace uform
+
+extern "C" {
+
+uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrastive_loss_t const* problem) {
+    return uform::guard([&] {
+        uform_contrastive_loss_t bounded = *problem;
+        uform_contrastive_t& config = bounded.contrastive;
+        if (config.ambient_scope == uform_ambient_scope_cross_modal_k && !problem->modalities)
+            uform::fail(uform_status_invalid_argument_k, "modalities: ambient_scope CROSS_MODAL needs them");
+        if (config.ambient_scope == uform_ambient_scope_cross_side_k && !problem->sides)
+            uform::fail(uform_status_invalid_argument_k, "sides: ambient_scope CROSS_SIDE needs them");
+        // Here zero is no bound, whereas a run derives one.
+        uint64_t const edges = uform::count_edges(problem->relations);
+        if (config.max_edges_per_device == 0)
+            config.max_edges_per_device = static_cast<int32_t>(std::clamp<uint64_t>(edges, 1, INT32_MAX));
+        uform::evaluate_pairs(*executor->body, uform::selection::of(uform::contrastive_k, config), bounded);
+    });
+}
+}

@@ -1,0 +1,27 @@
+/** Between the page's structures and plugins' names: the only place in the core that knows particular plugins. */
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/json.h"
+#include "core/plugins.h"
+#include "core/settings.h"
+
+namespace uform {
+
+/** The run that the options ask for; `saved` is the configuration of the checkpoint resumed, or null. */
+settings settings_of(uform_trainer_options_t const& options, json const* saved);
+
+/** The run that a checkpoint's configuration describes, for inference. */
+settings settings_of(json const& saved);
+
+/** The derived configuration under the page's names. */
+json page_description(json const& configuration);
+
+/** Sorts named loss terms into the page's fields; what has none of its own goes to `extra`. */
+void report_terms(std::span<term const> terms, std::span<double const> values, uform_trainer_step_stats_t& stats,
+                  std::vector<uform_named_value_t>& extra);
+
+} // namespace uform

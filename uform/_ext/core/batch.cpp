@@ -1,0 +1,281 @@
+#include "core/batch.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+namespace uform {
+
+namespace {
+
+// Items of one task: enough to hide the cost of handing it out, few enough to share a small batch.
+constexpr size_t items_chunk_k = 512;
+
+void check_tape(uform_items_t const& items) {
+    if (!items.tape_offsets)
+        fail(uform_status_invalid_argument_k, "contents: ", items.count, " items came, but neither contents nor offsets");
+    if (!items.tape && items.tape_bytes)
+        fail(uform_status_invalid_argument_k, "contents: the tape of ", items.tape_bytes, " bytes is missing");
+    uint64_t before = 0;
+    for (size_t index = 0; index <= items.count; ++index) {
+        uint64_t const offset = items.tape_offsets[index];
+        if (offset < before)
+            fail(uform_status_invalid_argument_k, "contents.offsets[", index, "]: ", offset, " is below ", before,
+                 ", the one before it");
+        if (offset > items.tape_bytes)
+            fail(uform_status_invalid_argument_k, "contents.offsets[", index, "]: ", offset, " is past the tape's ",
+                 items.tape_bytes, " bytes");
+        before = offset;
+    }
+}
+
+} // namespace
+
+uform_content_t content_of(uform_items_t const& items, size_t index) {
+    if (items.contents)
+        return items.contents[index];
+    uform_content_t content{};
+    content.data = items.tape + items.tape_offsets[index];
+    content.bytes = items.tape_offsets[index + 1] - items.tape_offsets[index];
+    return content;
+}
+
+staging_view::staging_view(uint8_t* base, staging_layout const& layout)
+    : base(base), counts(reinterpret_cast<batch_counts*>(base + layout.counts)),
+      segments(reinterpret_cast<uform_segment_t*>(base + layout.segments)),
+      codes(reinterpret_cast<uint16_t*>(base + layout.codes)),
+      covered(reinterpret_cast<uint32_t*>(base + layout.covered)) {}
+
+batch::batch(composition const& whole, thread_pool& pool, pack_capacities_t const& capacities)
+    : whole_(whole), pool_(pool), packer_(capacities) {
+    std::fill_n(modality_place_, 256, int8_t(-1));
+    for (size_t place = 0; place != whole.modalities.size(); ++place)
+        modality_place_[whole.modalities[place].plugin->modality & 0xFF] = static_cast<int8_t>(place);
+    size_t const cells = capacities.devices * modalities_capacity_k;
+    content_columns_.resize(cells);
+    covered_first_.resize(cells);
+    covered_count_.resize(cells);
+    covered_total_.resize(capacities.devices);
+    covered_modality_.resize(capacities.devices);
+}
+
+void batch::check_items(uform_items_t const& items) const {
+    if (items.count >= UINT32_MAX)
+        fail(uform_status_invalid_argument_k, "contents: at most ", UINT32_MAX - 1, " items, not ", items.count);
+    if (!items.contents && items.count)
+        check_tape(items);
+    if (!items.modalities) {
+        if (items.count && modality_place_[uform_modality_text_k] < 0)
+            fail(uform_status_invalid_argument_k, "contents: the run has no texts");
+        return;
+    }
+    for (size_t item = 0; item != items.count; ++item) {
+        uint8_t const modality = items.modalities[item];
+        if (modality_place_[modality] < 0)
+            fail(uform_status_invalid_argument_k, "modalities[", item, "]: ", int(modality),
+                 " is no modality of this run; its batch shape leaves it out");
+    }
+}
+
+void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen) {
+    if (chosen.empty())
+        check_items(items); // else `measure_all` checked the whole call before, and passes are many
+    given_ = items;
+    chosen_ = chosen;
+    items_count_ = chosen.empty() ? items.count : chosen.size();
+    if (items_.size() >= items_count_)
+        return;
+    items_.resize(items_count_);
+    columns_.resize(items_count_);
+    first_.resize(items_count_);
+    before_.resize(items_count_);
+}
+
+std::span<uint32_t const> batch::measure_all(uform_items_t const& items) {
+    take(items, {});
+    measure();
+    return {columns_.data(), items_count_};
+}
+
+void batch::plan(uform_items_t const& items, std::span<uint32_t const> chosen, uint32_t const* words,
+                 uint32_t const* groups) {
+    take(items, chosen);
+    measure();
+    numbering_.number(words, items_count_);
+    bags_count_ = numbering_.count();
+    if (bags_.size() < bags_count_)
+        bags_.resize(bags_count_);
+    packer_.plan({columns_.data(), items_count_}, numbering_.bags(), numbering_.count());
+    place(groups);
+}
+
+void batch::measure() {
+    uint32_t const limit = whole_.run.row_columns - 1;
+    std::atomic<uint64_t> truncated = 0;
+    pool_.parallel_chunks(items_count_, items_chunk_k, [&](size_t begin, size_t end) {
+        uint64_t cut = 0;
+        for (size_t index = begin; index != end; ++index) {
+            size_t const place = place_of(index);
+            uform_item_t& item = items_[index];
+            item.content = static_cast<uint32_t>(place);
+            item.modality = given_.modalities ? given_.modalities[place] : uint32_t(uform_modality_text_k);
+            item.world_item = place;
+            item.measure = uform_measure_t{};
+            auto const& modality = whole_.modalities[static_cast<size_t>(modality_place_[item.modality])];
+            uform_content_t const content = content_of(given_, place);
+            if (!content.data && (content.bytes || content.rank))
+                fail(uform_status_invalid_argument_k, "contents[", place, "]: its data is missing");
+            char message[512] = "";
+            uform_status_t const status =
+                modality.plugin->measure(modality.self, &content, limit, &item.measure, message, sizeof(message));
+            if (status != uform_status_success_k)
+                fail(status, "contents[", place, "]: ", message);
+            if (item.measure.columns > limit)
+                fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.columns,
+                     " columns where at most ", limit, " fit");
+            cut += item.measure.truncated;
+            columns_[index] = 1 + item.measure.columns;
+        }
+        truncated += cut;
+    });
+    truncated_ = truncated;
+}
+
+void batch::place(uint32_t const* groups) {
+    std::span<uint32_t const> const numbers = numbering_.bags();
+    std::span<packed_bag_t const> const packed_bags = packer_.bags();
+    for (size_t bag = 0; bag != bags_count_; ++bag) {
+        packed_bag_t const& packed = packed_bags[bag];
+        uint32_t const slot = packed.device == dropped_k
+                                  ? UINT32_MAX
+                                  : (whole_.run.first_rank + packed.device) * whole_.run.bags_capacity + packed.place;
+        bags_[bag] = {packed.device, packed.place, slot, 0};
+    }
+    size_t seen = 0; // bags are numbered by first appearance, and a bag's group is its first item's
+    std::span<packed_item_t const> const packed_items = packer_.items();
+    for (size_t index = 0; index != items_count_; ++index) {
+        uform_item_t& item = items_[index];
+        item.device = packed_items[index].device;
+        item.segment = packed_items[index].segment;
+        item.bag = numbers.empty() ? static_cast<uint32_t>(index) : numbers[index];
+        first_[index] = packed_items[index].first;
+        if (item.bag == seen)
+            bags_[seen++].group = groups ? groups[item.content] : 0;
+    }
+    count_before();
+}
+
+void batch::count_before() {
+    std::fill(content_columns_.begin(), content_columns_.end(), 0u);
+    for (size_t index = 0; index != items_count_; ++index) {
+        uform_item_t const& item = items_[index];
+        if (item.device == dropped_k)
+            continue;
+        size_t const place = static_cast<size_t>(modality_place_[item.modality]);
+        uint32_t& columns = content_columns_[item.device * modalities_capacity_k + place];
+        before_[index] = columns;
+        columns += item.measure.columns;
+    }
+}
+
+void batch::fill(std::span<staging_view const> staging) {
+    staging_ = staging;
+    std::fill(covered_first_.begin(), covered_first_.end(), 0u);
+    std::fill(covered_count_.begin(), covered_count_.end(), 0u);
+    std::fill(covered_total_.begin(), covered_total_.end(), 0u);
+    std::fill(covered_modality_.begin(), covered_modality_.end(), -1);
+    pool_.parallel_chunks(items_count_, items_chunk_k, [&](size_t begin, size_t end) {
+        for (size_t index = begin; index != end; ++index)
+            if (items_[index].device != dropped_k)
+                fill_item(index);
+    });
+}
+
+void batch::fill_item(size_t index) {
+    uform_item_t const& item = items_[index];
+    staging_view const& staging = staging_[item.device];
+    auto const& modality = whole_.modalities[static_cast<size_t>(modality_place_[item.modality])];
+    uform_segment_t& segment = staging.segments[item.segment];
+    segment.first = first_[index];
+    segment.columns = segment.pooled = columns_[index];
+    segment.bag = bags_[item.bag].place;
+    segment.modality = static_cast<uint16_t>(item.modality);
+    segment.axes = item.measure.axes;
+    std::memcpy(segment.extents, item.measure.extents, sizeof(segment.extents));
+    segment.reserved = 0;
+    uform_content_t const content = content_of(given_, item.content);
+    uform_fill_t fill{
+        &content,       &item.measure, &segment, staging.codes + segment.first, staging.base + modality.staging_offset,
+        before_[index], item.device};
+    check(modality.plugin->fill(modality.self, &fill));
+}
+
+void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, uint8_t const* random_bytes,
+                  uint32_t count) {
+    if (index >= items_count_ || items_[index].device == dropped_k)
+        fail(uform_status_internal_k, "cover: item ", index, " is not in the batch");
+    uform_item_t const& item = items_[index];
+    int const place = modality_place_[item.modality];
+    size_t const cell = item.device * modalities_capacity_k + static_cast<size_t>(place);
+    uint32_t& total = covered_total_[item.device];
+    if (place < covered_modality_[item.device])
+        fail(uform_status_internal_k, "cover: items must come modality by modality");
+    if (place != covered_modality_[item.device]) {
+        covered_modality_[item.device] = place;
+        covered_first_[cell] = total;
+    }
+    if (count > whole_.covered_capacity - total)
+        fail(uform_status_internal_k, "cover: over the ", whole_.covered_capacity,
+             " columns that objectives asked for");
+    auto const& modality = whole_.modalities[static_cast<size_t>(place)];
+    staging_view const& staging = staging_[item.device];
+    uform_segment_t const& segment = staging.segments[item.segment];
+    for (uint32_t column = 0; column != count; ++column) {
+        if (places[column] >= item.measure.columns)
+            fail(uform_status_internal_k, "cover: item ", index, " has no content column ", places[column]);
+        staging.covered[total + column] = segment.first + 1 + places[column];
+    }
+    uform_cover_t cover{&segment,
+                        staging.codes + segment.first,
+                        staging.base + modality.staging_offset,
+                        before_[index],
+                        covered_count_[cell],
+                        item.device,
+                        places,
+                        actions,
+                        random_bytes,
+                        count};
+    check(modality.plugin->cover(modality.self, &cover));
+    covered_count_[cell] += count;
+    total += count;
+}
+
+void batch::finish() {
+    for (size_t device = 0; device != staging_.size(); ++device) {
+        packed_device_t const& packed = packer_.devices()[device];
+        staging_view const& staging = staging_[device];
+        *staging.counts = {packed.columns, packed.segments, packed.bags, covered_total_[device], {}};
+        for (size_t place = 0; place != whole_.modalities.size(); ++place) {
+            size_t const cell = device * modalities_capacity_k + place;
+            staging.counts->covered_of[place] = covered_count_[cell];
+            auto const& modality = whole_.modalities[place];
+            check(modality.plugin->finish(modality.self, static_cast<uint32_t>(device),
+                                          staging.base + modality.staging_offset, content_columns_[cell],
+                                          covered_count_[cell]));
+        }
+    }
+}
+
+} // namespace uform
+
+extern "C" uform_status_t uform_items_bags(uform_items_t const* items, size_t* bags) {
+    return uform::guard([&] {
+        if (!items->bags) {
+            *bags = items->count;
+            return;
+        }
+        thread_local uform::bag_numbering numbering;
+        numbering.number(items->bags, items->count);
+        *bags = numbering.count();
+    });
+}

@@ -1,0 +1,59 @@
+/** Failure inside the core: one exception, and the guard that turns it into a status at the C edge. */
+#pragma once
+
+#include <exception>
+#include <new>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include <uform/uform.h>
+
+namespace uform {
+
+struct error : std::exception {
+    uform_status_t status;
+    std::string message;
+
+    error(uform_status_t status, std::string message) : status(status), message(std::move(message)) {}
+    char const* what() const noexcept override { return message.c_str(); }
+};
+
+/** Throws an `error` whose message is the parts end to end. */
+template <typename... parts_at> [[noreturn]] void fail(uform_status_t status, parts_at const&... parts) {
+    std::ostringstream text;
+    (text << ... << parts);
+    throw error(status, std::move(text).str());
+}
+
+/** Remembers this thread's message for `uform_last_error`. Never throws. */
+void set_last_error(char const* message) noexcept;
+char const* last_error() noexcept;
+
+/** Runs `body` and turns whatever it throws into a status and this thread's message; nothing escapes. */
+template <typename body_at> uform_status_t guard(body_at&& body) noexcept {
+    try {
+        body();
+        return uform_status_success_k;
+    } catch (error const& failure) {
+        set_last_error(failure.what());
+        return failure.status;
+    } catch (std::bad_alloc const&) {
+        set_last_error("the host has no memory left");
+        return uform_status_out_of_memory_k;
+    } catch (std::exception const& failure) {
+        set_last_error(failure.what());
+        return uform_status_internal_k;
+    } catch (...) {
+        set_last_error("an unknown failure");
+        return uform_status_internal_k;
+    }
+}
+
+/** Throws what a callee across the C edge answered. */
+inline void check(uform_status_t status) {
+    if (status != uform_status_success_k)
+        throw error(status, last_error());
+}
+
+} // namespace uform

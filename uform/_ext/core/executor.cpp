@@ -1,0 +1,96 @@
+#include "core/executor.h"
+
+namespace uform {
+
+namespace {
+constexpr int32_t most_devices_k = 64;
+constexpr int32_t most_threads_k = 1024;
+} // namespace
+
+executor::executor(uform_executor_kind_t kind, uform_operations_t const& operations, uint32_t devices, unsigned threads)
+    : kind_(kind), operations_(operations), pool_(threads) {
+    for (uint32_t place = 0; place != devices; ++place)
+        indices_.push_back(static_cast<int32_t>(place));
+}
+
+void executor::open(char const* blas_path) {
+    uform_backend_options_t options{};
+    options.parallel = pool_.parallel();
+    options.blas_path = blas_path;
+    options.devices = indices_.data();
+    options.devices_count = static_cast<uint32_t>(indices_.size());
+    check(operations_.backend_create(&options, &backend_));
+    for (uint32_t place = 0; place != options.devices_count; ++place) {
+        uform_stream_t* stream = nullptr;
+        check(operations_.stream_create(backend_, place, &stream));
+        streams_.push_back(stream);
+    }
+}
+
+executor::~executor() {
+    for (uform_stream_t* stream : streams_)
+        operations_.stream_destroy(stream);
+    if (backend_)
+        operations_.backend_destroy(backend_);
+}
+
+std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, char const* blas_path) {
+    if (devices < 1 || devices > most_devices_k)
+        fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " virtual devices, not ",
+             devices);
+    if (threads < 0 || threads > most_threads_k)
+        fail(uform_status_invalid_argument_k, "threads: between 0 and ", most_threads_k, ", not ", threads);
+    std::shared_ptr<executor> made(new executor(uform_executor_kind_ram_k, ram_operations(),
+                                                static_cast<uint32_t>(devices), static_cast<unsigned>(threads)));
+    made->open(blas_path);
+    return made;
+}
+
+std::shared_ptr<executor> executor::for_vram(int32_t const*, size_t) {
+#if UFORM_WITH_VRAM
+    std::string const absence = vram_absence();
+    if (!absence.empty())
+        fail(uform_status_device_k, absence);
+    fail(uform_status_device_k, "this version of uform has no operations on GPUs: train with Executor.for_ram");
+#else
+    fail(uform_status_device_k,
+         "this build of uform has no VRAM backend: build it where nvcc is found, or use Executor.for_ram");
+#endif
+}
+
+} // namespace uform
+
+extern "C" {
+
+uform_status_t uform_executor_init_ram(int32_t devices, int32_t threads, char const* blas_path,
+                                       uform_executor_t** executor) {
+    return uform::guard(
+        [&] { *executor = new uform_executor_t{uform::executor::for_ram(devices, threads, blas_path)}; });
+}
+
+uform_status_t uform_executor_init_vram(int32_t const* devices, size_t devices_count, uform_executor_t** executor) {
+    return uform::guard([&] { *executor = new uform_executor_t{uform::executor::for_vram(devices, devices_count)}; });
+}
+
+void uform_executor_free(uform_executor_t* executor) { delete executor; }
+
+int32_t uform_executor_kind(uform_executor_t const* executor) { return executor->body->kind(); }
+
+int32_t uform_executor_devices(uform_executor_t const* executor) {
+    return static_cast<int32_t>(executor->body->devices());
+}
+
+int32_t uform_executor_threads(uform_executor_t const* executor) {
+    return static_cast<int32_t>(executor->body->pool().size());
+}
+
+int32_t uform_executor_gpu_class(uform_executor_t const* executor) { return executor->body->gpu_class(); }
+
+int32_t uform_executor_device(uform_executor_t const* executor, int32_t place) {
+    if (place < 0 || place >= uform_executor_devices(executor))
+        return -1;
+    return executor->body->device(static_cast<size_t>(place));
+}
+
+char const* uform_executor_gemm(uform_executor_t const* executor) { return executor->body->gemm(); }
+}

@@ -1,0 +1,53 @@
+/** The devices of this process that work is submitted to, and the worker threads of the host. */
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/operations.h"
+#include "core/threads.h"
+
+namespace uform {
+
+class executor {
+public:
+    static std::shared_ptr<executor> for_ram(int32_t devices, int32_t threads, char const* blas_path);
+    static std::shared_ptr<executor> for_vram(int32_t const* devices, size_t devices_count);
+    ~executor();
+    executor(executor const&) = delete;
+    executor& operator=(executor const&) = delete;
+
+    uform_executor_kind_t kind() const { return kind_; }
+    int32_t gpu_class() const { return gpu_class_; }
+    uform_operations_t const& operations() const { return operations_; }
+    thread_pool& pool() { return pool_; }
+    thread_pool const& pool() const { return pool_; }
+    uint32_t devices() const { return static_cast<uint32_t>(streams_.size()); }
+    int32_t device(size_t place) const { return indices_[place]; }
+    uform_stream_t* stream(size_t place) const { return streams_[place]; }
+    uform_stream_t* const* streams() const { return streams_.data(); }
+    char const* gemm() const { return operations_.backend_gemm(backend_); }
+
+    /** Held for a whole verb: work on one executor's devices is one after another. */
+    std::mutex& order() { return order_; }
+
+private:
+    executor(uform_executor_kind_t kind, uform_operations_t const& operations, uint32_t devices, unsigned threads);
+    void open(char const* blas_path);
+
+    uform_executor_kind_t kind_;
+    int32_t gpu_class_ = uform_gpu_class_none_k;
+    uform_operations_t const& operations_;
+    thread_pool pool_;
+    std::vector<int32_t> indices_;
+    void* backend_ = nullptr;
+    std::vector<uform_stream_t*> streams_;
+    std::mutex order_;
+};
+
+} // namespace uform
+
+struct uform_executor_t {
+    std::shared_ptr<uform::executor> body;
+};

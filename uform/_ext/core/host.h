@@ -1,0 +1,19 @@
+/** The host's side of a plugin's callbacks: which plugin calls, and what it may reach just now. */
+#pragma once
+
+#include <uform/plugin.h>
+
+namespace uform {
+struct plugin_parts;
+struct declarations;
+class planning;
+class replica;
+} // namespace uform
+
+struct uform_host_t {
+    uform::plugin_parts* parts = nullptr;
+    uform::declarations* declared = nullptr; /* during `declare` */
+    uform::planning* planning = nullptr;     /* during `plan` */
+    uint32_t objective = 0;                  /* its place among the run's objectives */
+    uform::replica* replica = nullptr;       /* during a pass */
+};

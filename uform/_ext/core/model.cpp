@@ -1,0 +1,231 @@
+#include "core/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/adapter.h"
+#include "core/process.h"
+
+namespace uform {
+
+namespace {
+
+// A pass of inference starts with room for this many columns a device and grows for larger bags.
+constexpr uint32_t pass_columns_k = 8192;
+
+} // namespace
+
+model::model(std::shared_ptr<executor> on, std::string path) : executor_(std::move(on)), file_(std::move(path)) {
+    std::lock_guard order(executor_->order());
+    json const& batch = file_.configuration().at("batch");
+    uint32_t const row_columns =
+        static_cast<uint32_t>(batch.at("max_columns_per_row").as_uint64("max_columns_per_row"));
+    most_rows_ = static_cast<uint32_t>(batch.at("max_rows_per_device").as_uint64("max_rows_per_device"));
+    build(std::clamp<uint32_t>(pass_columns_k / std::max<uint32_t>(row_columns, 1), 1, most_rows_));
+}
+
+void model::build(uint32_t rows) {
+    auto made = std::make_unique<engine>();
+    settings asked = settings_of(file_.configuration());
+    asked.batch.max_rows_per_device = static_cast<int32_t>(rows);
+    // No segment is shorter than its marker, so neither segments nor bags ever bind.
+    json const& batch_section = file_.configuration().at("batch");
+    int64_t const columns = int64_t(rows) * batch_section.at("max_columns_per_row").as_int64("max_columns_per_row");
+    asked.batch.max_segments_per_device = asked.batch.max_bags_per_device =
+        static_cast<int32_t>(std::min<int64_t>(columns, int64_t(1) << 24));
+    made->whole =
+        compose(std::move(asked), &file_.configuration(), executor_->operations(), executor_->devices(), false);
+    made->layout = lay_out(*made->whole);
+    for (uint32_t device = 0; device != executor_->devices(); ++device) {
+        made->replicas.push_back(std::make_unique<replica>(*made->whole, made->layout, *executor_, device));
+        made->staging.emplace_back(made->replicas.back()->host_staging(), made->layout.staging_parts);
+    }
+    // Rows bound the length of one item, which measuring sees to; a pass is otherwise one row, without any gaps.
+    uform_run_t const& run = made->whole->run;
+    pack_capacities_t const capacities{run.devices, 1, run.columns_capacity, run.segments_capacity, run.bags_capacity};
+    made->planner = std::make_unique<batch>(*made->whole, executor_->pool(), capacities);
+    pooled_.resize(size_t(run.bags_capacity) * run.hidden);
+    engine_ = std::move(made);
+    load();
+}
+
+void model::load() {
+    parameter_table const& table = engine_->whole->declared.parameters;
+    if (parameters_.empty()) {
+        parameters_.resize(table.flat());
+        for (parameter const& one : table.all())
+            file_.read_parameter(one, parameters_.data() + one.offset);
+    }
+    for (uint32_t device = 0; device != engine_->replicas.size(); ++device) {
+        check(executor_->operations().memory_upload(executor_->stream(device), engine_->replicas[device]->parameters(),
+                                                    parameters_.data(), sizeof(float) * parameters_.size()));
+        engine_->replicas[device]->import_weights();
+    }
+}
+
+uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    numbering_.number(items.bags, items.count);
+    size_t const bags = numbering_.count(), hidden = engine_->whole->run.hidden;
+    size_t row_bytes = 0;
+    check(uform_scalar_row_bytes(output.scalar, hidden, &row_bytes));
+    if (output.rows != bags || output.row_bytes < row_bytes)
+        fail(uform_status_invalid_argument_k, "output: ", bags, " rows of ", row_bytes,
+             " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
+    if (bags == 0)
+        return 0;
+    group_by_bag(items);
+    uint64_t const truncated = engine_->planner->truncated();
+    reserve(bag_columns_);
+    for (size_t bag = 0; bag != bags;) {
+        size_t const taken = choose_bags(bag);
+        run_pass(items);
+        answer(output, bag);
+        bag += taken;
+    }
+    return truncated;
+}
+
+void model::group_by_bag(uform_items_t const& items) {
+    std::span<uint32_t const> const columns = engine_->planner->measure_all(items);
+    std::span<uint32_t const> const numbers = numbering_.bags();
+    size_t const bags = numbering_.count();
+    auto const bag_of = [&](size_t item) { return numbers.empty() ? static_cast<uint32_t>(item) : numbers[item]; };
+    offsets_.assign(bags + 1, 0);
+    bag_columns_.assign(bags, 0);
+    for (size_t item = 0; item != items.count; ++item) {
+        ++offsets_[bag_of(item) + 1];
+        bag_columns_[bag_of(item)] += columns[item];
+    }
+    for (size_t bag = 0; bag != bags; ++bag)
+        offsets_[bag + 1] += offsets_[bag];
+    members_.resize(items.count);
+    std::vector<uint32_t> next(offsets_.begin(), offsets_.end() - 1);
+    for (size_t item = 0; item != items.count; ++item)
+        members_[next[bag_of(item)]++] = static_cast<uint32_t>(item);
+}
+
+void model::reserve(std::span<uint64_t const> bag_columns) {
+    auto const largest = std::max_element(bag_columns.begin(), bag_columns.end());
+    uform_run_t const& run = engine_->whole->run;
+    if (*largest <= run.columns_capacity)
+        return;
+    uint64_t const rows = (*largest + run.row_columns - 1) / run.row_columns;
+    if (rows > most_rows_)
+        fail(uform_status_invalid_argument_k, "bags: bag ", largest - bag_columns.begin(), " holds ", *largest,
+             " columns, over the ", uint64_t(most_rows_) * run.row_columns, " that one device of its training held");
+    build(static_cast<uint32_t>(rows));
+}
+
+/** Takes whole bags from `first_bag` on while every one surely finds a device; answers how many. */
+size_t model::choose_bags(size_t first_bag) {
+    uform_run_t const& run = engine_->whole->run;
+    chosen_.clear();
+    words_.clear();
+    uint64_t sum = 0, largest = 0;
+    size_t bag = first_bag;
+    for (; bag != bag_columns_.size(); ++bag) {
+        uint64_t const columns = bag_columns_[bag];
+        largest = std::max(largest, columns);
+        // The least loaded device has room for any bag as long as the sum stays below this.
+        uint64_t const room =
+            run.devices == 1 ? run.columns_capacity
+                             : std::max<uint64_t>(run.columns_capacity, run.devices * (run.columns_capacity - largest));
+        if (bag != first_bag && sum + columns > room)
+            break;
+        sum += columns;
+        for (uint32_t member = offsets_[bag]; member != offsets_[bag + 1]; ++member) {
+            chosen_.push_back(members_[member]);
+            words_.push_back(static_cast<uint32_t>(bag));
+        }
+    }
+    return bag - first_bag;
+}
+
+void model::run_pass(uform_items_t const& items) {
+    batch& planner = *engine_->planner;
+    planner.plan(items, chosen_, words_.data(), nullptr);
+    if (planner.dropped())
+        fail(uform_status_internal_k, "embed: ", planner.dropped(), " items found no room in a pass planned for them");
+    planner.fill(engine_->staging);
+    planner.finish();
+    for (auto& one : engine_->replicas) {
+        one->begin(planner);
+        one->embed();
+        one->encode();
+        one->pool();
+    }
+}
+
+void model::answer(uform_output_t const& output, size_t first_bag) {
+    size_t const hidden = engine_->whole->run.hidden;
+    std::span<uform_bag_t const> const bags = engine_->planner->bags();
+    for (uint32_t device = 0; device != engine_->replicas.size(); ++device) {
+        check(executor_->operations().memory_download(
+            executor_->stream(device), pooled_.data(), engine_->replicas[device]->bags(),
+            sizeof(float) * hidden * engine_->planner->devices()[device].bags));
+        check(executor_->operations().stream_synchronize(executor_->stream(device)));
+        for (size_t bag = 0; bag != bags.size(); ++bag) {
+            if (bags[bag].device != device)
+                continue;
+            uint8_t* const to = static_cast<uint8_t*>(output.data) + (first_bag + bag) * output.row_bytes;
+            check(uform_scalar_convert(pooled_.data() + bags[bag].place * hidden, 1, hidden, output.scalar, to));
+        }
+    }
+}
+
+std::string model::describe() {
+    std::lock_guard own(mutex_);
+    json page = page_description(file_.configuration());
+    page.set("step", file_.counters().applied);
+    page.set("devices", executor_->devices());
+    page.set("parameter_count", engine_->whole->declared.parameters.trained());
+    return page.dump();
+}
+
+} // namespace uform
+
+struct uform_model_t {
+    uform::model body;
+};
+
+namespace {
+
+uform_status_t init_model(uform_executor_t* executor, char const* path, uform_executor_kind_t kind,
+                          uform_model_t** model) {
+    return uform::guard([&] {
+        if (executor->body->kind() != kind)
+            uform::fail(uform_status_invalid_argument_k, "executor: it is ",
+                        kind == uform_executor_kind_vram_k ? "on RAM; use init_ram" : "on GPUs; use init_vram");
+        *model = new uform_model_t{{executor->body, path}};
+    });
+}
+
+} // namespace
+
+extern "C" {
+
+uform_status_t uform_model_init_ram(uform_executor_t* executor, char const* path, uform_model_t** model) {
+    return init_model(executor, path, uform_executor_kind_ram_k, model);
+}
+
+uform_status_t uform_model_init_vram(uform_executor_t* executor, char const* path, uform_model_t** model) {
+    return init_model(executor, path, uform_executor_kind_vram_k, model);
+}
+
+void uform_model_free(uform_model_t* model) { delete model; }
+
+uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* items, uform_output_t const* output,
+                                 uint64_t* truncated) {
+    return uform::guard([&] {
+        uint64_t const cut = model->body.embed(*items, *output);
+        if (truncated)
+            *truncated = cut;
+    });
+}
+
+uform_status_t uform_model_describe(uform_model_t* model, char** json) {
+    return uform::guard([&] { *json = uform::copy_string(model->body.describe()); });
+}
+}

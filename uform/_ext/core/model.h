@@ -1,0 +1,56 @@
+/** Inference over a checkpoint: the encoder and its pooling, without objectives. */
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/checkpoint.h"
+#include "core/replica.h"
+
+namespace uform {
+
+class model {
+public:
+    model(std::shared_ptr<executor> on, std::string path);
+
+    /** Any number of items, in as many passes as they take; answers how many were truncated. */
+    uint64_t embed(uform_items_t const& items, uform_output_t const& output);
+    std::string describe();
+
+private:
+    /** Replicas for passes of so many rows a device. */
+    struct engine {
+        std::unique_ptr<composition> whole;
+        replica_layout layout;
+        std::vector<std::unique_ptr<replica>> replicas;
+        std::unique_ptr<batch> planner;
+        std::vector<staging_view> staging;
+    };
+
+    void build(uint32_t rows);
+    void load();
+    /** Makes room for the largest bag; a bag over what the run trained with is refused. */
+    void reserve(std::span<uint64_t const> bag_columns);
+    void group_by_bag(uform_items_t const& items);
+    size_t choose_bags(size_t first_bag);
+    void run_pass(uform_items_t const& items);
+    void answer(uform_output_t const& output, size_t first_bag);
+
+    std::shared_ptr<executor> executor_;
+    std::mutex mutex_;
+    checkpoint file_;
+    uint32_t most_rows_ = 0;
+    std::vector<float> parameters_; /* plain, so that a larger engine needs no second read */
+    std::unique_ptr<engine> engine_;
+
+    bag_numbering numbering_;
+    std::vector<uint32_t> offsets_, members_; /* items by bag */
+    std::vector<uint64_t> bag_columns_;
+    std::vector<uint32_t> chosen_, words_;
+    std::vector<float> pooled_;
+};
+
+} // namespace uform

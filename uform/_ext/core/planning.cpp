@@ -1,0 +1,169 @@
+#include "core/planning.h"
+
+#include <algorithm>
+
+#include "core/random.h"
+
+namespace uform {
+
+/** The functions that an objective's plan may call. */
+struct planning_callbacks {
+    static uform_status_t fail_with(uform_host_t*, uform_status_t status, char const* message) {
+        set_last_error(message);
+        return status;
+    }
+
+    static uform_status_t pairs(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) {
+        return guard([&] {
+            planning& self = *host->planning;
+            if (by_bag) {
+                if (!self.has_bag_rows_) {
+                    collect_units(self, [&](uform_item_t const& item) { return item.bag; });
+                    self.bag_rows_ = self.bag_pairs_.plan(*self.step_.relations, self.units_,
+                                                          static_cast<uint32_t>(self.step_.bags.size()));
+                    self.has_bag_rows_ = true;
+                }
+                *pairs = self.bag_rows_;
+            } else {
+                if (!self.has_item_rows_) {
+                    collect_units(self, [&](uform_item_t const& item) { return item.content; });
+                    self.item_rows_ = self.item_pairs_.plan(*self.step_.relations, self.units_,
+                                                            static_cast<uint32_t>(self.step_.items.size()));
+                    self.has_item_rows_ = true;
+                }
+                *pairs = self.item_rows_;
+            }
+        });
+    }
+
+    template <typename unit_at> static void collect_units(planning& self, unit_at&& unit) {
+        size_t const count = self.step_.items.size();
+        if (self.units_.size() < count)
+            self.units_.resize(count);
+        for (size_t index = 0; index != count; ++index) {
+            uform_item_t const& item = self.step_.items[index];
+            self.units_[index] = item.device == dropped_k ? no_unit_k : unit(item);
+        }
+    }
+
+    static uform_status_t flag(uform_host_t* host, uint32_t bag, uint8_t flags) {
+        return guard([&] {
+            planning& self = *host->planning;
+            if (bag >= self.step_.bags.size())
+                fail(uform_status_internal_k, "flag: the call has no bag ", bag);
+            uint32_t const slot = self.step_.bags[bag].slot;
+            if (slot != UINT32_MAX)
+                self.world_[slot].flags |= flags;
+        });
+    }
+
+    static uform_status_t count(uform_host_t* host, uint32_t index, double value) {
+        return guard([&] {
+            if (index >= planning::counts_capacity_k)
+                fail(uform_status_internal_k, "count: index ", index, " of ", planning::counts_capacity_k);
+            host->planning->counts_[host->objective][index] += value;
+        });
+    }
+
+    static double counted(uform_host_t* host, uint32_t index) {
+        return index < planning::counts_capacity_k ? host->planning->counts_[host->objective][index] : 0;
+    }
+
+    static void random(uform_host_t* host, uint32_t purpose, uint64_t world_item, uint32_t column, uint32_t words[4]) {
+        planning& self = *host->planning;
+        auto const drawn =
+            philox_block(self.run_.seed, self.step_.call, purpose, static_cast<uint32_t>(world_item), column);
+        std::copy(drawn.begin(), drawn.end(), words);
+    }
+
+    static uform_status_t rows(uform_host_t* host, uint32_t device, uint32_t const* slots, uint32_t count) {
+        return guard([&] {
+            planning& self = *host->planning;
+            if (device >= self.rows_.size())
+                fail(uform_status_internal_k, "rows: this process has no device ", device);
+            self.rows_[device] = {slots, count};
+        });
+    }
+
+    static uform_world_bag_t const* world(uform_host_t* host) { return host->planning->world_.data(); }
+
+    static uint32_t cover_kind(uform_host_t* host, uint32_t modality) {
+        for (modality_instance const& one : host->planning->modalities_)
+            if (one.plugin->modality == modality)
+                return one.plugin->cover_kind;
+        return uform_cover_kind_none_k;
+    }
+
+    static uform_status_t cover(uform_host_t* host, size_t item, uint32_t const* places, uint8_t const* actions,
+                                uint8_t const* random_bytes, uint32_t count) {
+        return guard([&] {
+            batch* const covering = host->planning->covering_;
+            if (!covering)
+                fail(uform_status_internal_k, "cover: nothing can be covered here");
+            covering->cover(item, places, actions, random_bytes, count);
+        });
+    }
+};
+
+planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
+                   std::span<modality_instance const> modalities)
+    : run_(run), objectives_(objectives), covering_(covering), modalities_(modalities),
+      world_(size_t(run.world_devices) * run.bags_capacity), counts_(objectives.size()), views_(run.devices),
+      rows_(run.devices) {}
+
+void planning::run(step const& step) {
+    step_ = step;
+    has_bag_rows_ = has_item_rows_ = false;
+    gather_world();
+    for (auto& counts : counts_)
+        counts.fill(0);
+    std::fill(rows_.begin(), rows_.end(), std::span<uint32_t const>{});
+    run_stage(0);
+    // Here the ranks of a mesh exchange counts and bags; the devices of one process share them already.
+    run_stage(1);
+}
+
+void planning::gather_world() {
+    std::fill(world_.begin(), world_.end(), uform_world_bag_t{});
+    for (uform_item_t const& item : step_.items) {
+        if (item.device == dropped_k)
+            continue;
+        uform_world_bag_t& bag = world_[step_.bags[item.bag].slot];
+        bag.modalities |= uint32_t(1) << (item.modality & 31);
+        bag.sides |= step_.sides ? step_.sides[item.content] : uint8_t(0);
+        bag.present = 1;
+    }
+}
+
+void planning::run_stage(uint32_t stage) {
+    for (size_t place = 0; place != objectives_.size(); ++place) {
+        objective_instance& objective = objectives_[place];
+        for (size_t device = 0; device != views_.size(); ++device) {
+            views_[device] = step_.devices[device];
+            views_[device].staging = step_.staging[device] + objective.staging_offset;
+        }
+        uform_host_t host{.parts = &objective, .planning = this, .objective = static_cast<uint32_t>(place)};
+        uform_plan_t plan{};
+        plan.host = &host;
+        plan.run = &run_;
+        plan.call = step_.call;
+        plan.fail = planning_callbacks::fail_with;
+        plan.items_count = step_.items.size();
+        plan.items = step_.items.data();
+        plan.bags_count = step_.bags.size();
+        plan.bags = step_.bags.data();
+        plan.devices = views_.data();
+        plan.pairs = planning_callbacks::pairs;
+        plan.flag = planning_callbacks::flag;
+        plan.count = planning_callbacks::count;
+        plan.counted = planning_callbacks::counted;
+        plan.random = planning_callbacks::random;
+        plan.world = planning_callbacks::world;
+        plan.rows = planning_callbacks::rows;
+        plan.cover_kind = planning_callbacks::cover_kind;
+        plan.cover = planning_callbacks::cover;
+        check(objective.plugin->plan(objective.self, &plan, stage));
+    }
+}
+
+} // namespace uform

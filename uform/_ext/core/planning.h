@@ -1,0 +1,61 @@
+/** Objectives' host plans of one step: relations, masks, numbers that the world agrees on. */
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/batch.h"
+#include "core/host.h"
+#include "core/plugins.h"
+#include "core/relations.h"
+
+namespace uform {
+
+class planning {
+public:
+    static constexpr uint32_t counts_capacity_k = 16;
+
+    /** @param covering Where covers go; null where nothing can be covered. */
+    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
+             std::span<modality_instance const> modalities);
+
+    /** One step's view; everything is borrowed until the next. `sides` is one a content of the call, or null. */
+    struct step {
+        uint64_t call;
+        std::span<uform_item_t const> items;
+        std::span<uform_bag_t const> bags;
+        std::span<uform_device_view_t const> devices; /* without plugins' staging */
+        std::span<uint8_t* const> staging;            /* each device's, whole */
+        uint8_t const* sides;
+        uform_relations_t const* relations; /* checked */
+    };
+
+    /** Runs both stages of every objective. */
+    void run(step const& step);
+
+    /** The slots that count as rows on one device, as the last objective that has rows told. */
+    std::span<uint32_t const> rows(uint32_t device) const { return rows_[device]; }
+
+private:
+    friend struct planning_callbacks;
+    void gather_world();
+    void run_stage(uint32_t stage);
+
+    uform_run_t const& run_;
+    std::span<objective_instance> objectives_;
+    batch* covering_;
+    std::span<modality_instance const> modalities_;
+    step step_{};
+    relation_planner bag_pairs_, item_pairs_;
+    uform_pair_rows_t bag_rows_{}, item_rows_{};
+    bool has_bag_rows_ = false, has_item_rows_ = false;
+    std::vector<uint32_t> units_;
+    std::vector<uform_world_bag_t> world_;
+    std::vector<std::array<double, counts_capacity_k>> counts_; /* by objective */
+    std::vector<uform_device_view_t> views_;
+    std::vector<std::span<uint32_t const>> rows_; /* by device */
+};
+
+} // namespace uform

@@ -1,0 +1,82 @@
+/** Which plugins this process knows, and one plugin at work in one run. */
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "core/operations.h"
+#include "core/parameters.h"
+
+namespace uform {
+
+/** The registered plugin of that name, or null. */
+uform_objective_plugin_t const* find_objective(std::string_view name);
+uform_modality_plugin_t const* find_modality(std::string_view name);
+
+/** A plugin chosen for a run with its configuration structure as given: zeros still to be derived. */
+struct selection {
+    std::string name;
+    std::vector<uint8_t> config;
+
+    template <typename config_at> static selection of(std::string name, config_at const& config) {
+        auto const* bytes = reinterpret_cast<uint8_t const*>(&config);
+        return {std::move(name), std::vector<uint8_t>(bytes, bytes + sizeof(config))};
+    }
+};
+
+/** A loss term of the run. */
+struct term {
+    std::string name;
+    double weight;
+};
+
+/** What `declare` callbacks add to, all planned before any memory is taken. */
+struct declarations {
+    parameter_table parameters;
+    std::vector<term> terms;
+};
+
+/** What one plugin declared and where it lies. */
+struct plugin_parts {
+    std::string name;
+    std::vector<uint8_t> config; /* derived */
+    void* self = nullptr;
+    std::vector<uint32_t> parameters; /* by handle: index into the table */
+    std::vector<uint32_t> terms;      /* by handle: index into the terms */
+    size_t staging_bytes = 0;
+    size_t workspace_bytes = 0;
+    size_t staging_offset = 0; /* into the device's staging, set by the layout */
+    size_t workspace_offset = 0;
+};
+
+/** One modality or objective at work in one run; destroys its state with itself. */
+template <typename plugin_at> struct plugin_instance : plugin_parts {
+    plugin_at const* plugin = nullptr;
+
+    plugin_instance() = default;
+    plugin_instance(plugin_instance&& other) noexcept : plugin_parts(std::move(other)), plugin(other.plugin) {
+        other.self = nullptr;
+    }
+    plugin_instance(plugin_instance const&) = delete;
+    plugin_instance& operator=(plugin_instance const&) = delete;
+    plugin_instance& operator=(plugin_instance&&) = delete;
+    ~plugin_instance() {
+        if (self)
+            plugin->destroy(self);
+    }
+};
+using modality_instance = plugin_instance<uform_modality_plugin_t>;
+using objective_instance = plugin_instance<uform_objective_plugin_t>;
+
+/**
+ *  Derives the configuration and creates the plugin's state. Where `saved` is a configuration from a checkpoint, zeros
+ * take its values. A modality that its configuration leaves out answers false and is not created.
+ */
+bool start_modality(modality_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+                    uform_operations_t const& operations, declarations& declared);
+void start_objective(objective_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+                     uform_operations_t const& operations, declarations& declared);
+
+} // namespace uform

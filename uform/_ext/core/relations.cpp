@@ -1,0 +1,169 @@
+#include "core/relations.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace uform {
+
+namespace {
+
+constexpr unsigned class_bits_k = 2;
+
+/** Calls `body(row, candidate, weight)` for every edge between two different units whose weight is not 0. */
+template <typename body_at>
+void for_each_edge(uform_edges_t const& edges, std::span<std::uint32_t const> unit_of, body_at&& body) {
+    if (!edges.offsets)
+        return;
+    for (std::size_t item = 0; item != unit_of.size(); ++item) {
+        std::uint32_t const row = unit_of[item];
+        if (row == no_unit_k)
+            continue;
+        for (std::size_t edge = edges.offsets[item]; edge != edges.offsets[item + 1]; ++edge) {
+            std::uint32_t const candidate = unit_of[edges.ids[edge]];
+            float const weight = edges.weights ? edges.weights[edge] : 1.0f;
+            if (candidate != no_unit_k && candidate != row && weight != 0.0f)
+                body(row, candidate, weight);
+        }
+    }
+}
+
+template <typename... parts_at> [[noreturn]] void refuse(char const* set, parts_at const&... parts) {
+    fail(uform_status_invalid_argument_k, "relations.", set, ".", parts...);
+}
+
+void check_offsets(char const* set, uform_edges_t const& edges, std::size_t items) {
+    if (edges.offsets_count != items + 1)
+        refuse(set, "offsets has ", edges.offsets_count, " entries, expected ", items + 1, ": one more than the items");
+    if (edges.offsets[0] != 0)
+        refuse(set, "offsets[0] is ", edges.offsets[0], ", expected 0");
+    for (std::size_t item = 0; item != items; ++item)
+        if (edges.offsets[item + 1] < edges.offsets[item])
+            refuse(set, "offsets[", item + 1, "] is ", edges.offsets[item + 1], ", less than the ", edges.offsets[item],
+                   " before it");
+    if (edges.offsets[items] != edges.ids_count)
+        refuse(set, "offsets[", items, "] is ", edges.offsets[items], ", expected ", edges.ids_count,
+               ", the number of ids");
+}
+
+void check_ids(char const* set, uform_edges_t const& edges, std::size_t items) {
+    for (std::size_t edge = 0; edge != edges.ids_count; ++edge)
+        if (edges.ids[edge] >= items)
+            refuse(set, "ids[", edge, "] is ", edges.ids[edge], ", but the call has ", items, " items");
+}
+
+void check_weights(char const* set, uform_edges_t const& edges) {
+    if (edges.weights_count != edges.ids_count)
+        refuse(set, "weights has ", edges.weights_count, " entries, expected ", edges.ids_count, ", the number of ids");
+    for (std::size_t edge = 0; edge != edges.weights_count; ++edge)
+        if (!(edges.weights[edge] >= 0.0f) || !std::isfinite(edges.weights[edge]))
+            refuse(set, "weights[", edge, "] is ", edges.weights[edge], ", expected a finite number of at least 0");
+}
+
+void check_set(char const* set, uform_edges_t const& edges, std::size_t items) {
+    if (!edges.offsets && (edges.offsets_count || edges.ids_count || edges.weights_count))
+        refuse(set, "offsets is missing, but ", edges.ids_count, " ids and ", edges.weights_count,
+               " weights are given");
+    if (!edges.offsets)
+        return;
+    if (!edges.ids && edges.ids_count)
+        refuse(set, "ids is missing, expected ", edges.ids_count, " entries");
+    if (!edges.weights && edges.weights_count)
+        refuse(set, "weights is missing, expected ", edges.weights_count, " entries");
+    check_offsets(set, edges, items);
+    check_ids(set, edges, items);
+    if (edges.weights)
+        check_weights(set, edges);
+}
+
+/** Grows a vector, never shrinks it; at least one element, so that its address can be handed over. */
+template <typename element_at> void reserve_elements(std::vector<element_at>& elements, std::size_t count) {
+    if (elements.size() < std::max<std::size_t>(count, 1))
+        elements.resize(std::max<std::size_t>(count, 1));
+}
+
+} // namespace
+
+std::uint64_t count_edges(uform_relations_t const& relations) noexcept {
+    return std::uint64_t(relations.attract.ids_count) + relations.repel.ids_count + relations.ignore.ids_count;
+}
+
+void check_relations(uform_relations_t const& relations, std::size_t items, std::uint64_t max_edges_per_device,
+                     std::uint32_t devices) {
+    check_set("attract", relations.attract, items);
+    check_set("repel", relations.repel, items);
+    if (relations.ignore.weights || relations.ignore.weights_count)
+        refuse("ignore", "weights has ", relations.ignore.weights_count, " entries, but ignored edges have no weights");
+    check_set("ignore", relations.ignore, items);
+    std::uint64_t const edges = count_edges(relations);
+    if (max_edges_per_device && edges > max_edges_per_device * devices)
+        fail(uform_status_invalid_argument_k, "relations has ", edges, " edges, more than the ",
+             max_edges_per_device * devices, " that contrastive.max_edges_per_device=", max_edges_per_device,
+             " allows on ", devices, devices == 1 ? " device" : " devices");
+    if (edges >= UINT32_MAX)
+        fail(uform_status_invalid_argument_k, "relations has ", edges, " edges, but a call takes at most ",
+             UINT32_MAX - 1);
+}
+
+uform_pair_rows_t relation_planner::plan(uform_relations_t const& relations, std::span<std::uint32_t const> unit_of,
+                                         std::uint32_t units) {
+    reserve_elements(offsets_, std::size_t(units) + 1);
+    std::fill_n(offsets_.begin(), std::size_t(units) + 1, 0);
+    count_rows(relations.ignore, unit_of);
+    count_rows(relations.attract, unit_of);
+    count_rows(relations.repel, unit_of);
+    for (std::size_t unit = 0; unit != units; ++unit)
+        offsets_[unit + 1] += offsets_[unit];
+
+    reserve_elements(cursors_, units);
+    std::copy_n(offsets_.begin(), units, cursors_.begin());
+    std::size_t const edges = offsets_[units];
+    reserve_elements(pairs_, edges);
+    scatter(relations.ignore, uform_pair_class_ignored_k, unit_of);
+    scatter(relations.attract, uform_pair_class_attracted_k, unit_of);
+    scatter(relations.repel, uform_pair_class_repelled_k, unit_of);
+
+    reserve_elements(candidates_, edges);
+    reserve_elements(classes_, edges);
+    reserve_elements(weights_, edges);
+    std::uint32_t begin = 0, merged = 0;
+    for (std::size_t unit = 0; unit != units; ++unit) {
+        std::uint32_t const end = offsets_[unit + 1];
+        merged = merge_row(begin, end, merged);
+        offsets_[unit + 1] = merged;
+        begin = end;
+    }
+    return {units, offsets_.data(), candidates_.data(), classes_.data(), weights_.data()};
+}
+
+void relation_planner::count_rows(uform_edges_t const& edges, std::span<std::uint32_t const> unit_of) {
+    for_each_edge(edges, unit_of, [&](std::uint32_t row, std::uint32_t, float) { ++offsets_[row + 1]; });
+}
+
+void relation_planner::scatter(uform_edges_t const& edges, uform_pair_class_t kind,
+                               std::span<std::uint32_t const> unit_of) {
+    for_each_edge(edges, unit_of, [&](std::uint32_t row, std::uint32_t candidate, float weight) {
+        pairs_[cursors_[row]++] = {std::uint64_t(candidate) << class_bits_k | kind, weight};
+    });
+}
+
+std::uint32_t relation_planner::merge_row(std::uint32_t begin, std::uint32_t end, std::uint32_t to) {
+    auto const earlier = [](pair_t const& left, pair_t const& right) { return left.key < right.key; };
+    auto const first = pairs_.begin() + begin, last = pairs_.begin() + end;
+    if (!std::is_sorted(first, last, earlier))
+        std::sort(first, last, earlier);
+    for (auto pair = first; pair != last;) {
+        std::uint64_t const key = pair->key, candidate = key >> class_bits_k;
+        float weight = pair->weight;
+        for (++pair; pair != last && pair->key >> class_bits_k == candidate; ++pair)
+            if (pair->key == key)
+                weight = std::max(weight, pair->weight);
+        candidates_[to] = static_cast<std::uint32_t>(candidate);
+        classes_[to] = static_cast<std::uint8_t>(key & ((1u << class_bits_k) - 1));
+        weights_[to++] = weight;
+    }
+    return to;
+}
+
+} // namespace uform

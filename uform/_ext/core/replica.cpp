@@ -1,0 +1,323 @@
+#include "core/replica.h"
+
+#include <algorithm>
+
+#include "core/encoder.h"
+#include "core/host.h"
+
+namespace uform {
+
+namespace {
+
+// A backend that captures its work as graphs needs few sizes: columns round up to a sixteenth of the capacity.
+constexpr uint32_t sizes_k = 16;
+
+uint32_t rounded_up(uint32_t count, uint32_t capacity) {
+    uint32_t const step = std::max<uint32_t>(1, capacity / sizes_k);
+    return std::min(capacity, (count + step - 1) / step * step);
+}
+
+uform_status_t reconstruct_for(uform_host_t* host, uint32_t, uint32_t modality, float const* scale, float const* weight,
+                               double* term) {
+    return guard([&] { host->replica->reconstruct(modality, scale, weight, term); });
+}
+
+} // namespace
+
+replica::replica(composition& whole, replica_layout const& layout, executor& on, uint32_t device)
+    : whole_(whole), layout_(layout), operations_(on.operations()), stream_(on.stream(device)), device_(device),
+      block_(operations_, stream_, layout.plan.bytes()) {
+    if (!operations_.host_memory)
+        host_staging_.resize(layout.staging_parts.bytes);
+    wire_parameters();
+    wire_layers();
+    for (modality_instance& one : whole.modalities)
+        modalities_.push_back(wire_plugin(one));
+    for (objective_instance& one : whole.objectives)
+        objectives_.push_back(wire_plugin(one));
+}
+
+void replica::wire_parameters() {
+    auto const& all = whole_.declared.parameters.all();
+    std::vector<uform_parameter_span_t> spans;
+    for (size_t index = 0; index != all.size(); ++index) {
+        parameter const& one = all[index];
+        void* const working = layout_.has_working[index] ? block_.at<void>(layout_.working[index])
+                                                         : static_cast<void*>(parameters() + one.offset);
+        weights_.push_back(working);
+        gradients_.push_back(whole_.training() ? gradient() + one.offset : nullptr);
+        spans.push_back({one.offset, one.count(), one.decayed() ? 1.0f : 0.0f, one.minimum, one.maximum, one.rows,
+                         one.columns, one.kind, working});
+    }
+    if (whole_.training())
+        check(operations_.memory_upload(stream_, block_.at<void>(layout_.spans), spans.data(),
+                                        spans.size() * sizeof(spans[0])));
+}
+
+void replica::wire_layers() {
+    columns_.capacity = whole_.run.columns_capacity;
+    columns_.segments_capacity = whole_.run.segments_capacity;
+    columns_.bags_capacity = whole_.run.bags_capacity;
+    uint8_t* const staging = device_staging();
+    columns_.counts = reinterpret_cast<uint32_t const*>(staging + layout_.staging_parts.counts);
+    columns_.segments = reinterpret_cast<uform_segment_t const*>(staging + layout_.staging_parts.segments);
+    columns_.codes = reinterpret_cast<uint16_t const*>(staging + layout_.staging_parts.codes);
+    columns_.segment_of = block_.at<uint32_t>(layout_.segment_of);
+    columns_.positions = block_.at<uint16_t>(layout_.positions);
+    size_t const kept = layout_.states.size();
+    for (uint32_t block = 0; block != whole_.extents.depth; ++block) {
+        block_parameters const& own = whole_.blocks[block];
+        uform_layer_t layer{};
+        layer.extents = whole_.extents;
+        layer.norm1 = weights_[own.norm1], layer.norm1_gradient = gradients_[own.norm1];
+        layer.qkv = weights_[own.qkv], layer.qkv_gradient = gradients_[own.qkv];
+        layer.out = weights_[own.out], layer.out_gradient = gradients_[own.out];
+        layer.norm2 = weights_[own.norm2], layer.norm2_gradient = gradients_[own.norm2];
+        layer.up = weights_[own.up], layer.up_gradient = gradients_[own.up];
+        layer.down = weights_[own.down], layer.down_gradient = gradients_[own.down];
+        layer.input = block_.at<void>(layout_.states[block % kept]);
+        layer.output = block_.at<void>(layout_.states[(block + 1) % kept]);
+        if (whole_.training())
+            layer.gradient = block_.at<void>(layout_.gradient_states);
+        layer.saved = block_.at<void>(layout_.saved[block % layout_.saved.size()]);
+        layer.saved_bytes = layout_.saved_bytes;
+        layer.workspace = block_.at<void>(layout_.layer_workspace);
+        layer.workspace_bytes = layout_.layer_workspace_bytes;
+        layers_.push_back(layer);
+    }
+}
+
+template <typename instance_at> replica::plugin_pointers<instance_at> replica::wire_plugin(instance_at& instance) {
+    plugin_pointers<instance_at> pointers{&instance, {}, {}};
+    for (uint32_t index : instance.parameters) {
+        pointers.weights.push_back(weights_[index]);
+        pointers.gradients.push_back(gradients_[index]);
+    }
+    return pointers;
+}
+
+void replica::import_weights() {
+    auto const& all = whole_.declared.parameters.all();
+    for (size_t index = 0; index != all.size(); ++index)
+        if (layout_.has_working[index])
+            check(operations_.weights_import(stream_, all[index].kind, all[index].rows, all[index].columns,
+                                             parameters() + all[index].offset,
+                                             block_.at<void>(layout_.working[index])));
+}
+
+void replica::begin(batch const& planned) {
+    planned_ = &planned;
+    packed_device_t const& packed = planned.devices()[device_];
+    columns_.active = rounded_up(packed.columns, columns_.capacity);
+    columns_.longest = packed.longest;
+    for (uform_layer_t& layer : layers_)
+        layer.columns = columns_;
+    if (!host_staging_.empty())
+        check(operations_.memory_upload(stream_, device_staging(), host_staging_.data(), host_staging_.size()));
+    if (!whole_.training())
+        return;
+    check(operations_.memory_zero(stream_, gradient(), sizeof(float) * whole_.declared.parameters.flat()));
+    check(operations_.memory_zero(stream_, terms(), sizeof(double) * UFORM_TERMS_CAPACITY));
+}
+
+template <typename instance_at>
+uform_pass_t replica::pass_for(plugin_pointers<instance_at> const& pointers, uform_host_t* host) const {
+    uform_pass_t pass{};
+    pass.host = host;
+    pass.run = &whole_.run;
+    pass.operations = &operations_;
+    pass.stream = stream_;
+    pass.device = device_;
+    pass.rank = whole_.run.first_rank + device_;
+    pass.backward = whole_.training();
+    pass.columns = columns_;
+    pass.staging = device_staging() + pointers.instance->staging_offset;
+    pass.workspace = block_.at<uint8_t>(pointers.instance->workspace_offset);
+    pass.weights = pointers.weights.data();
+    pass.gradients = pointers.gradients.data();
+    return pass;
+}
+
+void replica::embed() {
+    check(operations_.columns_expand(stream_, &columns_));
+    for (auto const& pointers : modalities_) {
+        uform_host_t host{.parts = pointers.instance, .replica = this};
+        uform_pass_t pass = pass_for(pointers, &host);
+        pass.states = const_cast<void*>(layers_.front().input);
+        check(pointers.instance->plugin->embed_forward(pointers.instance->self, &pass));
+    }
+}
+
+void replica::encode() {
+    encoder_forward(operations_, stream_, layers_);
+    uform_norm_t const norm = norm_arguments();
+    check(operations_.norm_forward(stream_, &norm));
+}
+
+void replica::pool() {
+    uform_pool_t const pool = pool_arguments();
+    check(operations_.pool_forward(stream_, &pool));
+}
+
+void replica::gather_covered() {
+    if (!whole_.covered_capacity)
+        return;
+    uform_rows_t const rows = rows_arguments();
+    check(operations_.rows_gather(stream_, &rows));
+}
+
+void replica::score() {
+    size_t const pooled_bytes = sizeof(float) * whole_.run.hidden * whole_.run.bags_capacity;
+    check(operations_.memory_zero(stream_, bags_gradient(), pooled_bytes));
+    if (whole_.taps & uform_tap_world_bags_k)
+        check(operations_.memory_zero(stream_, world_bags_gradient(), pooled_bytes * whole_.run.world_devices));
+    for (auto const& pointers : objectives_) {
+        uform_host_t host{.parts = pointers.instance, .replica = this};
+        uform_pass_t pass = pass_for(pointers, &host);
+        double* own_terms[UFORM_TERMS_CAPACITY];
+        for (size_t handle = 0; handle != pointers.instance->terms.size(); ++handle)
+            own_terms[handle] = terms() + pointers.instance->terms[handle];
+        pass.terms = own_terms;
+        pass.states = block_.at<void>(layout_.hidden_states);
+        pass.states_gradient = block_.at<void>(layout_.gradient_states);
+        pass.bags = bags();
+        pass.bags_gradient = bags_gradient();
+        if (whole_.taps & uform_tap_world_bags_k) {
+            pass.world_bags = world_bags();
+            pass.world_bags_gradient = world_bags_gradient();
+        }
+        pass.reconstruct = reconstruct_for;
+        check(pointers.instance->plugin->forward_backward(pointers.instance->self, &pass));
+    }
+}
+
+void replica::reconstruct(uint32_t modality, float const* scale, float const* weight, double* term) {
+    int const place = whole_.find(modality);
+    if (place < 0)
+        fail(uform_status_internal_k, "reconstruct: the run has no modality ", modality);
+    auto const& pointers = modalities_[static_cast<size_t>(place)];
+    uform_host_t host{.parts = pointers.instance, .replica = this};
+    uform_pass_t const pass = pass_for(pointers, &host);
+    auto const* counts = reinterpret_cast<batch_counts const*>(columns_.counts);
+    uint32_t const count = planned_->covered_count(device_, static_cast<size_t>(place));
+    uint32_t const capacity = static_cast<uint32_t>(whole_.covered_capacity);
+    uform_reconstruction_t reconstruction{};
+    reconstruction.first = planned_->covered_first(device_, static_cast<size_t>(place));
+    reconstruction.active = rounded_up(count, capacity);
+    reconstruction.capacity = capacity;
+    reconstruction.count = counts->covered_of + place;
+    reconstruction.rows = block_.at<void>(layout_.covered_rows);
+    reconstruction.rows_gradient = block_.at<float>(layout_.covered_gradient);
+    reconstruction.scale = scale;
+    reconstruction.weight = weight;
+    reconstruction.term = term;
+    check(pointers.instance->plugin->reconstruct(pointers.instance->self, &pass, &reconstruction));
+}
+
+void replica::backpropagate() {
+    // The first tap overwrites the gradient of the hidden states, later ones add.
+    bool written = false;
+    if (whole_.covered_capacity) {
+        uform_rows_t rows = rows_arguments();
+        rows.accumulate = written;
+        check(operations_.rows_scatter(stream_, &rows));
+        written = true;
+    }
+    if ((whole_.taps & (uform_tap_bags_k | uform_tap_world_bags_k)) || !written) {
+        uform_pool_t pool = pool_arguments();
+        pool.accumulate = written;
+        check(operations_.pool_backward(stream_, &pool));
+    }
+    uform_norm_t const norm = norm_arguments();
+    check(operations_.norm_backward(stream_, &norm));
+    encoder_backward(operations_, stream_, layers_);
+    for (auto const& pointers : modalities_) {
+        uform_host_t host{.parts = pointers.instance, .replica = this};
+        uform_pass_t pass = pass_for(pointers, &host);
+        pass.states_gradient = layers_.front().gradient;
+        check(pointers.instance->plugin->embed_backward(pointers.instance->self, &pass));
+    }
+}
+
+void replica::update() {
+    settings const& run = whole_.derived;
+    uform_update_t update{};
+    update.count = whole_.declared.parameters.flat();
+    update.parameters = parameters();
+    update.gradient = gradient();
+    update.first_moment = first_moment();
+    update.second_moment = second_moment();
+    update.spans = block_.at<uform_parameter_span_t>(layout_.spans);
+    update.spans_count = static_cast<uint32_t>(whole_.declared.parameters.all().size());
+    update.terms_count = static_cast<uint32_t>(whole_.declared.terms.size());
+    update.peak = run.schedule.learning_rate;
+    update.floor = run.schedule.min_learning_rate;
+    update.warmup_steps = run.schedule.warmup_steps;
+    update.steps = run.schedule.steps;
+    update.beta1 = run.optimizer.beta1;
+    update.beta2 = run.optimizer.beta2;
+    update.epsilon = run.optimizer.epsilon;
+    update.decay = run.optimizer.weight_decay;
+    update.max_norm = run.optimizer.max_gradient_norm;
+    update.state = state();
+    update.workspace = block_.at<void>(layout_.update_workspace);
+    update.workspace_bytes = operations_.update_workspace_bytes(update.count);
+    check(operations_.update(stream_, &update));
+}
+
+uform_norm_t replica::norm_arguments() const {
+    uform_norm_t norm{};
+    norm.columns = columns_;
+    norm.hidden = whole_.run.hidden;
+    norm.gain = weights_[whole_.norm];
+    norm.gain_gradient = gradients_[whole_.norm];
+    norm.input = layers_.back().output;
+    norm.output = block_.at<void>(layout_.hidden_states);
+    norm.inverse_rms = block_.at<float>(layout_.inverse_rms);
+    norm.gradient = layers_.back().gradient;
+    norm.workspace = block_.at<void>(layout_.norm_workspace);
+    norm.workspace_bytes = layout_.norm_workspace_bytes;
+    return norm;
+}
+
+uform_pool_t replica::pool_arguments() const {
+    uform_pool_t pool{};
+    pool.columns = columns_;
+    pool.hidden = whole_.run.hidden;
+    pool.hidden_states = block_.at<void>(layout_.hidden_states);
+    pool.pooled = bags();
+    pool.lengths = block_.at<float>(layout_.lengths);
+    pool.bag_columns = block_.at<uint32_t>(layout_.bag_columns);
+    if (whole_.training()) {
+        pool.pooled_gradient = bags_gradient();
+        pool.gradient = block_.at<void>(layout_.gradient_states);
+    }
+    pool.workspace = block_.at<void>(layout_.pool_workspace);
+    pool.workspace_bytes = layout_.pool_workspace_bytes;
+    return pool;
+}
+
+uform_rows_t replica::rows_arguments() const {
+    uform_rows_t rows{};
+    rows.hidden = whole_.run.hidden;
+    rows.capacity = static_cast<uint32_t>(whole_.covered_capacity);
+    rows.active = rounded_up(planned_->covered_total(device_), rows.capacity);
+    rows.count = &reinterpret_cast<batch_counts const*>(columns_.counts)->covered;
+    rows.indices = reinterpret_cast<uint32_t const*>(device_staging() + layout_.staging_parts.covered);
+    rows.states = block_.at<void>(layout_.hidden_states);
+    rows.rows = block_.at<void>(layout_.covered_rows);
+    rows.rows_gradient = block_.at<float>(layout_.covered_gradient);
+    rows.gradient = block_.at<void>(layout_.gradient_states);
+    rows.columns_active = columns_.active;
+    return rows;
+}
+
+/** Where a world tap is in use, this device's own slots of it: the sum over devices then holds both taps. */
+float* replica::bags_gradient() const {
+    if (!(whole_.taps & uform_tap_world_bags_k))
+        return block_.at<float>(layout_.bags_gradient);
+    size_t const rank = whole_.run.first_rank + device_;
+    return world_bags_gradient() + rank * whole_.run.bags_capacity * whole_.run.hidden;
+}
+
+} // namespace uform

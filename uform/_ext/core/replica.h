@@ -1,0 +1,80 @@
+/** One device's copy of the run: its memory, and the passes over its part of a batch. */
+#pragma once
+
+#include <vector>
+
+#include "core/batch.h"
+#include "core/executor.h"
+
+namespace uform {
+
+class replica {
+public:
+    replica(composition& whole, replica_layout const& layout, executor& on, uint32_t device);
+
+    /* parameters, in the plain form */
+    float* parameters() const { return block_.at<float>(layout_.parameters); }
+    float* gradient() const { return block_.at<float>(layout_.gradient); }
+    float* first_moment() const { return block_.at<float>(layout_.first_moment); }
+    float* second_moment() const { return block_.at<float>(layout_.second_moment); }
+    uform_update_state_t* state() const { return block_.at<uform_update_state_t>(layout_.state); }
+    double* terms() const { return state()->terms; }
+
+    /** Brings the backend's own form of the weights up to date with the plain one. */
+    void import_weights();
+
+    /** Where the host fills this device's staging. */
+    uint8_t* host_staging() { return host_staging_.empty() ? device_staging() : host_staging_.data(); }
+
+    /* a step, in this order */
+    void begin(batch const& planned);
+    void embed();
+    void encode();
+    void pool();
+    void gather_covered();
+    void score();
+    void backpropagate();
+    void update();
+
+    float* bags() const { return block_.at<float>(layout_.bags); }
+    float* world_bags() const { return block_.at<float>(layout_.world_bags); }
+    float* world_bags_gradient() const { return block_.at<float>(layout_.world_bags_gradient); }
+
+    /** Called back by objectives while they score. */
+    void reconstruct(uint32_t modality, float const* scale, float const* weight, double* term);
+
+private:
+    template <typename instance_at> struct plugin_pointers {
+        instance_at* instance;
+        std::vector<void const*> weights;
+        std::vector<float*> gradients;
+    };
+
+    uint8_t* device_staging() const { return block_.at<uint8_t>(layout_.staging); }
+    void wire_parameters();
+    void wire_layers();
+    template <typename instance_at> plugin_pointers<instance_at> wire_plugin(instance_at& instance);
+    template <typename instance_at>
+    uform_pass_t pass_for(plugin_pointers<instance_at> const& pointers, uform_host_t* host) const;
+    uform_norm_t norm_arguments() const;
+    uform_pool_t pool_arguments() const;
+    uform_rows_t rows_arguments() const;
+    float* bags_gradient() const;
+
+    composition& whole_;
+    replica_layout const& layout_;
+    uform_operations_t const& operations_;
+    uform_stream_t* stream_;
+    uint32_t device_;
+    device_block block_;
+    std::vector<uint8_t> host_staging_; /* empty where device memory is the host's */
+    std::vector<void const*> weights_;  /* by parameter: the backend's form */
+    std::vector<float*> gradients_;
+    std::vector<uform_layer_t> layers_;
+    std::vector<plugin_pointers<modality_instance>> modalities_;
+    std::vector<plugin_pointers<objective_instance>> objectives_;
+    uform_columns_t columns_{};
+    batch const* planned_ = nullptr;
+};
+
+} // namespace uform

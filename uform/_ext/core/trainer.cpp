@@ -1,0 +1,406 @@
+#include "core/trainer.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/adapter.h"
+#include "core/process.h"
+#include "core/relations.h"
+
+namespace uform {
+
+namespace {
+
+constexpr int32_t read_parameter_k = 0, read_gradient_k = 1, read_first_moment_k = 2, read_second_moment_k = 3;
+
+pack_capacities_t capacities_of(composition const& whole) {
+    return {whole.run.devices, static_cast<uint32_t>(whole.derived.batch.max_rows_per_device), whole.run.row_columns,
+            whole.run.segments_capacity, whole.run.bags_capacity};
+}
+
+} // namespace
+
+trainer::trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& options) : executor_(std::move(on)) {
+    std::lock_guard order(executor_->order());
+    std::unique_ptr<checkpoint> resumed;
+    if (options.resume)
+        resumed = std::make_unique<checkpoint>(options.resume);
+    build(options, resumed.get());
+    load(options, resumed.get());
+}
+
+void trainer::build(uform_trainer_options_t const& options, checkpoint const* resumed) {
+    json const* const saved = resumed ? &resumed->configuration() : nullptr;
+    uint32_t const devices = executor_->devices();
+    whole_ = compose(settings_of(options, saved), saved, executor_->operations(), devices, true);
+    if (resumed)
+        resumed->check_tensors(whole_->declared.parameters);
+    layout_ = lay_out(*whole_);
+    for (uint32_t device = 0; device != devices; ++device)
+        replicas_.push_back(std::make_unique<replica>(*whole_, layout_, *executor_, device));
+    batch_ = std::make_unique<batch>(*whole_, executor_->pool(), capacities_of(*whole_));
+    planning_ = std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), whole_->modalities);
+    extra_.reserve(UFORM_TERMS_CAPACITY);
+    for (auto const& one : replicas_) {
+        staging_bases_.push_back(one->host_staging());
+        staging_.emplace_back(one->host_staging(), layout_.staging_parts);
+        views_.push_back({nullptr, 0, 0, 0, staging_.back().segments});
+        pooled_.emplace_back(size_t(whole_->run.bags_capacity) * whole_->run.hidden);
+        gradients_.push_back(one->gradient());
+        terms_.push_back(one->terms());
+        bags_.push_back(one->bags());
+        world_bags_.push_back(one->world_bags());
+        world_gradients_.push_back(one->world_bags_gradient());
+    }
+}
+
+void trainer::load(uform_trainer_options_t const& options, checkpoint const* resumed) {
+    parameter_table const& table = whole_->declared.parameters;
+    progress told(options.progress, options.progress_state, options.progress_steps, table.all().size());
+    std::vector<float> values, first, second;
+    for (parameter const& one : table.all()) {
+        values.resize(one.count());
+        if (resumed) {
+            first.resize(one.count());
+            second.resize(one.count());
+            resumed->read_parameter(one, values.data());
+            resumed->read_moments(one, first.data(), second.data());
+        } else
+            initialise(one, whole_->derived.seed, values.data());
+        uform_operations_t const& operations = executor_->operations();
+        for (uint32_t device = 0; device != replicas_.size(); ++device) {
+            replica const& to = *replicas_[device];
+            auto const upload = [&](float* base, std::vector<float> const& from) {
+                check(operations.memory_upload(executor_->stream(device), base + one.offset, from.data(),
+                                               from.size() * sizeof(float)));
+            };
+            upload(to.parameters(), values);
+            if (!resumed)
+                continue;
+            upload(to.first_moment(), first);
+            upload(to.second_moment(), second);
+        }
+        told.advance();
+    }
+    if (resumed) {
+        state_.applied = resumed->counters().applied;
+        calls_ = resumed->counters().calls;
+    }
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        replicas_[device]->import_weights();
+        check(executor_->operations().memory_upload(executor_->stream(device), replicas_[device]->state(), &state_,
+                                                    sizeof(state_)));
+        check(executor_->operations().stream_synchronize(executor_->stream(device)));
+    }
+}
+
+void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    check_step(step);
+    plan(step);
+    ++calls_;
+    dropped_ += batch_->dropped();
+    forward();
+    score();
+    backward();
+    reduce();
+    update();
+    if (state_.refused)
+        refuse();
+    answer(step.output);
+    report(stats);
+}
+
+void trainer::check_step(uform_step_t const& step) const {
+    size_t const count = step.items.count;
+    if (count == 0)
+        fail(uform_status_invalid_argument_k, "contents: a step needs at least one item in the world, none came");
+    check_relations(step.relations, count, edges_limit(), whole_->run.devices);
+    if (step.sides)
+        for (size_t item = 0; item != count; ++item)
+            if (step.sides[item] > uform_late_interaction_side_query_and_document_k)
+                fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ",
+                     int(step.sides[item]));
+    if (step.choices && whole_->run.choices_capacity == 0)
+        fail(uform_status_invalid_argument_k,
+             "choices: the run has no room for them; give BatchShape.max_choices_per_item");
+}
+
+/** The bound that an objective's configuration sets on the edges of one device, or 0. */
+uint64_t trainer::edges_limit() const {
+    for (objective_instance const& one : whole_->objectives)
+        for (size_t index = 0; index != one.plugin->fields_count; ++index) {
+            uform_field_t const& field = one.plugin->fields[index];
+            if (field.type != uform_field_type_int32_k || std::strcmp(field.name, "max_edges_per_device"))
+                continue;
+            int32_t limit = 0;
+            std::memcpy(&limit, one.config.data() + field.offset, sizeof(limit));
+            return static_cast<uint64_t>(limit);
+        }
+    return 0;
+}
+
+void trainer::check_output(uform_output_t const& output) const {
+    if (!output.data)
+        return;
+    size_t const bags = batch_->bags().size();
+    size_t row_bytes = 0;
+    check(uform_scalar_row_bytes(output.scalar, whole_->run.hidden, &row_bytes));
+    if (output.rows != bags || output.row_bytes < row_bytes)
+        fail(uform_status_invalid_argument_k, "output: ", bags, " rows of ", row_bytes,
+             " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
+}
+
+void trainer::plan(uform_step_t const& step) {
+    batch_->plan(step.items, {}, step.items.bags, step.temperature_groups);
+    check_output(step.output);
+    batch_->fill(staging_);
+    for (size_t device = 0; device != views_.size(); ++device) {
+        packed_device_t const& packed = batch_->devices()[device];
+        views_[device].columns = packed.columns;
+        views_[device].segments_count = packed.segments;
+        views_[device].bags_count = packed.bags;
+    }
+    planning_->run({calls_, batch_->items(), batch_->bags(), views_, staging_bases_, step.sides, &step.relations});
+    batch_->finish();
+}
+
+void trainer::forward() {
+    for (auto& one : replicas_) {
+        one->begin(*batch_);
+        one->embed();
+        one->encode();
+        one->pool();
+        one->gather_covered();
+    }
+    if (whole_->taps & uform_tap_world_bags_k)
+        check(executor_->operations().gather(executor_->streams(), bags_.data(), world_bags_.data(),
+                                             whole_->run.devices,
+                                             sizeof(float) * whole_->run.bags_capacity * whole_->run.hidden));
+}
+
+void trainer::score() {
+    for (auto& one : replicas_)
+        one->score();
+    if (whole_->taps & uform_tap_world_bags_k)
+        check(executor_->operations().reduce_sum(executor_->streams(), world_gradients_.data(), whole_->run.devices,
+                                                 uint64_t(whole_->run.world_devices) * whole_->run.bags_capacity *
+                                                     whole_->run.hidden));
+}
+
+void trainer::backward() {
+    for (auto& one : replicas_)
+        one->backpropagate();
+}
+
+void trainer::reduce() {
+    uform_operations_t const& operations = executor_->operations();
+    check(operations.reduce_sum(executor_->streams(), gradients_.data(), whole_->run.devices,
+                                whole_->declared.parameters.flat()));
+    check(operations.reduce_terms(executor_->streams(), terms_.data(), whole_->run.devices, UFORM_TERMS_CAPACITY));
+}
+
+void trainer::update() {
+    for (auto& one : replicas_)
+        one->update();
+    check(
+        executor_->operations().memory_download(executor_->stream(0), &state_, replicas_[0]->state(), sizeof(state_)));
+    check(executor_->operations().stream_synchronize(executor_->stream(0)));
+}
+
+void trainer::refuse() const {
+    auto const& terms = whole_->declared.terms;
+    for (size_t index = 0; index != terms.size(); ++index)
+        if (!std::isfinite(state_.terms[index]))
+            fail(uform_status_not_finite_k, terms[index].name, " is ", state_.terms[index],
+                 ": the step was refused and changed no weight");
+    fail(uform_status_not_finite_k, "the gradient's norm is ", state_.gradient_norm,
+         " while every loss is finite: the step was refused and changed no weight");
+}
+
+void trainer::answer(uform_output_t const& output) {
+    if (!output.data)
+        return;
+    size_t const hidden = whole_->run.hidden;
+    uform_operations_t const& operations = executor_->operations();
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        check(operations.memory_download(executor_->stream(device), pooled_[device].data(), replicas_[device]->bags(),
+                                         sizeof(float) * hidden * batch_->devices()[device].bags));
+        check(operations.stream_synchronize(executor_->stream(device)));
+    }
+    for (size_t bag = 0; bag != batch_->bags().size(); ++bag) {
+        uform_bag_t const& from = batch_->bags()[bag];
+        uint8_t* const to = static_cast<uint8_t*>(output.data) + bag * output.row_bytes;
+        if (from.device == dropped_k)
+            std::memset(to, 0, output.row_bytes);
+        else
+            check(
+                uform_scalar_convert(pooled_[from.device].data() + from.place * hidden, 1, hidden, output.scalar, to));
+    }
+}
+
+void trainer::report(uform_trainer_step_stats_t* stats) {
+    if (!stats)
+        return;
+    *stats = uform_trainer_step_stats_t{};
+    report_terms(whole_->declared.terms, state_.terms, *stats, extra_);
+    stats->step = state_.applied;
+    stats->learning_rate = state_.learning_rate;
+    stats->gradient_norm = state_.gradient_norm;
+    stats->truncated = batch_->truncated();
+    stats->dropped = std::exchange(dropped_, 0);
+}
+
+float const* trainer::on_host(float const* device_values, uint64_t count, std::vector<float>& copy) {
+    if (executor_->operations().host_memory)
+        return device_values;
+    copy.resize(count);
+    check(executor_->operations().memory_download(executor_->stream(0), copy.data(), device_values,
+                                                  count * sizeof(float)));
+    check(executor_->operations().stream_synchronize(executor_->stream(0)));
+    return copy.data();
+}
+
+void trainer::save(std::string const& path, uform_progress_t call, void* state, uint64_t every) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    parameter_table const& table = whole_->declared.parameters;
+    replica const& from = *replicas_[0];
+    std::vector<float> parameters, first, second;
+    run_values const values{on_host(from.parameters(), table.flat(), parameters),
+                            on_host(from.first_moment(), table.flat(), first),
+                            on_host(from.second_moment(), table.flat(), second)};
+    progress told(call, state, every, checkpoint_tensors(table));
+    save_checkpoint(path, table, values, {state_.applied, calls_, whole_->derived.seed}, uform::describe(*whole_),
+                    told);
+}
+
+std::string trainer::describe() {
+    std::lock_guard own(mutex_);
+    json page = page_description(uform::describe(*whole_));
+    page.set("devices", executor_->devices());
+    page.set("step", state_.applied);
+    page.set("parameter_count", whole_->declared.parameters.trained());
+    json parameters = json(json::array{});
+    for (parameter const& one : whole_->declared.parameters.all()) {
+        json shape = json(json::array{});
+        for (uint64_t extent : one.shape())
+            shape.push_back(extent);
+        json entry = json::make_object();
+        entry.set("name", one.name);
+        entry.set("shape", std::move(shape));
+        parameters.push_back(std::move(entry));
+    }
+    page.set("parameters", std::move(parameters));
+    json planned = json::make_object();
+    planned.set("total", layout_.plan.bytes());
+    for (auto const& share : layout_.plan.shares())
+        planned.set(share.purpose, share.bytes);
+    page.set("planned_bytes_per_device", std::move(planned));
+    return page.dump();
+}
+
+parameter const& trainer::find(std::string const& name) const {
+    parameter const* const found = whole_->declared.parameters.find(name);
+    if (!found)
+        fail(uform_status_invalid_argument_k, "name: the run has no parameter ", name);
+    return *found;
+}
+
+float* trainer::buffer(replica const& of, int32_t what) const {
+    switch (what) {
+    case read_parameter_k:
+        return of.parameters();
+    case read_gradient_k:
+        return of.gradient();
+    case read_first_moment_k:
+        return of.first_moment();
+    case read_second_moment_k:
+        return of.second_moment();
+    default:
+        fail(uform_status_invalid_argument_k, "what: between 0 and 3, not ", what);
+    }
+}
+
+void trainer::read(std::string const& name, int32_t what, float* to, size_t count) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    parameter const& one = find(name);
+    if (count != one.count())
+        fail(uform_status_invalid_argument_k, "read: ", name, " has ", one.count(), " values, room is for ", count);
+    check(executor_->operations().memory_download(executor_->stream(0), to, buffer(*replicas_[0], what) + one.offset,
+                                                  count * sizeof(float)));
+    check(executor_->operations().stream_synchronize(executor_->stream(0)));
+}
+
+void trainer::write(std::string const& name, float const* from, size_t count) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    parameter const& one = find(name);
+    if (count != one.count())
+        fail(uform_status_invalid_argument_k, "write: ", name, " has ", one.count(), " values, ", count, " were given");
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        check(executor_->operations().memory_upload(
+            executor_->stream(device), replicas_[device]->parameters() + one.offset, from, count * sizeof(float)));
+        replicas_[device]->import_weights();
+        check(executor_->operations().stream_synchronize(executor_->stream(device)));
+    }
+}
+
+} // namespace uform
+
+struct uform_trainer_t {
+    uform::trainer body;
+};
+
+namespace {
+
+uform_status_t init_trainer(uform_executor_t* executor, uform_trainer_options_t const* options,
+                            uform_executor_kind_t kind, uform_trainer_t** trainer) {
+    return uform::guard([&] {
+        if (executor->body->kind() != kind)
+            uform::fail(uform_status_invalid_argument_k, "executor: it is ",
+                        kind == uform_executor_kind_vram_k ? "on RAM; use init_ram" : "on GPUs; use init_vram");
+        *trainer = new uform_trainer_t{{executor->body, *options}};
+    });
+}
+
+} // namespace
+
+extern "C" {
+
+uform_status_t uform_trainer_init_ram(uform_executor_t* executor, uform_trainer_options_t const* options,
+                                      uform_trainer_t** trainer) {
+    return init_trainer(executor, options, uform_executor_kind_ram_k, trainer);
+}
+
+uform_status_t uform_trainer_init_vram(uform_executor_t* executor, uform_trainer_options_t const* options,
+                                       uform_trainer_t** trainer) {
+    return init_trainer(executor, options, uform_executor_kind_vram_k, trainer);
+}
+
+void uform_trainer_free(uform_trainer_t* trainer) { delete trainer; }
+
+uform_status_t uform_trainer_step(uform_trainer_t* trainer, uform_step_t const* step,
+                                  uform_trainer_step_stats_t* stats) {
+    return uform::guard([&] { trainer->body.step(*step, stats); });
+}
+
+uform_status_t uform_trainer_save(uform_trainer_t* trainer, char const* path, uform_progress_t progress,
+                                  void* progress_state, uint64_t progress_steps) {
+    return uform::guard([&] { trainer->body.save(path, progress, progress_state, progress_steps); });
+}
+
+uform_status_t uform_trainer_describe(uform_trainer_t* trainer, char** json) {
+    return uform::guard([&] { *json = uform::copy_string(trainer->body.describe()); });
+}
+
+uform_status_t uform_trainer_read(uform_trainer_t* trainer, char const* name, int32_t what, float* to, size_t count) {
+    return uform::guard([&] { trainer->body.read(name, what, to, count); });
+}
+
+uform_status_t uform_trainer_write(uform_trainer_t* trainer, char const* name, float const* from, size_t count) {
+    return uform::guard([&] { trainer->body.write(name, from, count); });
+}
+}

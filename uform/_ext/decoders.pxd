@@ -1,0 +1,1 @@
+cdef object decode(int modality, Py_ssize_t item, object encoded, object shape)

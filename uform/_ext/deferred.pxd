@@ -1,0 +1,3 @@
+cdef class Receiver:
+    """An object whose verbs are also offered through `on` and `deferred`."""
+    cdef readonly object executor

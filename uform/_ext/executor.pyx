@@ -1,0 +1,174 @@
+# cython: language_level=3, annotation_typing=False
+"""Executors: the devices that trainers and models are made on."""
+
+cimport cython
+from libc.stdint cimport int32_t
+from libc.stdlib cimport free, malloc
+
+from uform._ext.c_api cimport (
+    uform_executor_device,
+    uform_executor_devices,
+    uform_executor_free,
+    uform_executor_gemm,
+    uform_executor_gpu_class,
+    uform_executor_init_ram,
+    uform_executor_init_vram,
+    uform_executor_kind,
+    uform_executor_kind_vram_k,
+    uform_executor_t,
+    uform_executor_threads,
+)
+from uform._ext.fields cimport as_int32
+from uform._ext.status cimport check
+
+import importlib.util
+import os
+import pathlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from uform._ext.enums import GPUClass
+
+
+def find_blas() -> str | None:
+    """The shared library whose GEMM RAM executors use, or None for the plain GEMM.
+
+    It is the environment variable UFORM_BLAS, where "plain" asks for the plain GEMM; else that of the scipy-openblas32
+    package, where it is installed.
+    """
+    asked = os.environ.get("UFORM_BLAS")
+    if asked:
+        return None if asked == "plain" else asked
+    package = importlib.util.find_spec("scipy_openblas32")
+    if package is None or not package.submodule_search_locations:
+        return None
+    folder = pathlib.Path(package.submodule_search_locations[0]) / "lib"
+    found = sorted(folder.glob("libscipy_openblas*.so*")) + sorted(folder.glob("libscipy_openblas*.dylib"))
+    return str(found[0]) if found else None
+
+
+@cython.final
+cdef class Executor:
+    """The devices that trainers and models live on, made by `Executor.for_vram` or `Executor.for_ram`.
+
+    It lives as long as anything made on it does.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("Executor() is not how executors are made: use Executor.for_ram() or Executor.for_vram()")
+
+    def __cinit__(self):
+        self.order = threading.RLock()
+
+    def __dealloc__(self):
+        # Freeing joins worker threads.
+        with nogil:
+            uform_executor_free(self.handle)
+
+    @classmethod
+    def for_vram(cls, devices: Sequence[int] | None = None) -> Executor:
+        """An executor on GPUs.
+
+        Args:
+            devices: their indices; None takes every visible GPU.
+
+        Raises:
+            DeviceError: there is no driver, no such GPU, or one below the lowest supported class; or this build has no
+                VRAM part.
+        """
+        cdef Executor made = Executor.__new__(Executor)
+        cdef tuple given = () if devices is None else _indices(devices)
+        cdef int32_t* indices = NULL
+        cdef size_t count = len(given), place
+        if devices is not None:
+            if count == 0:
+                raise ValueError("devices is empty: expected at least one index, or None for every visible GPU")
+            indices = <int32_t*>malloc(count * sizeof(int32_t))
+            if indices == NULL:
+                raise MemoryError(f"no memory for {count} device indices")
+            for place in range(count):
+                indices[place] = given[place]
+        try:
+            with nogil:
+                check(uform_executor_init_vram(indices, count, &made.handle))
+        finally:
+            free(indices)
+        return made
+
+    @classmethod
+    def for_ram(cls, devices: int = 1, threads: int = 0) -> Executor:
+        """The reference executor.
+
+        Args:
+            devices: virtual devices in this process.
+            threads: worker threads in all; 0 takes the size of the process's affinity mask.
+        """
+        cdef Executor made = Executor.__new__(Executor)
+        cdef int32_t count = as_int32(devices, "devices"), workers = as_int32(threads, "threads")
+        cdef bytes blas = None if (found := find_blas()) is None else os.fsencode(found)
+        cdef const char* blas_path = NULL
+        if blas is not None:
+            blas_path = blas
+        with nogil:
+            check(uform_executor_init_ram(count, workers, blas_path, &made.handle))
+        return made
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The indices of its devices."""
+        cdef uform_executor_t* handle = self.open()
+        return tuple([uform_executor_device(handle, place) for place in range(uform_executor_devices(handle))])
+
+    @property
+    def kind(self) -> str:
+        """`"ram"` or `"vram"`."""
+        return "vram" if uform_executor_kind(self.open()) == uform_executor_kind_vram_k else "ram"
+
+    @property
+    def threads(self) -> int:
+        """Worker threads in all."""
+        return uform_executor_threads(self.open())
+
+    @property
+    def gemm(self) -> str:
+        """What multiplies matrices: on RAM `"openblas"` or `"plain"`."""
+        return uform_executor_gemm(self.open()).decode()
+
+    @property
+    def gpu_class(self) -> GPUClass:
+        """The class that its GPUs dispatch as: the lowest of them; NONE on RAM."""
+        return GPUClass(uform_executor_gpu_class(self.open()))
+
+    def __repr__(self) -> str:
+        return f"<Executor {self.kind} devices={list(self.devices)} threads={self.threads}>"
+
+    def _submit(self, call: Callable[[], object]) -> Future[object]:
+        """Has the executor's one worker thread call, after all that was submitted before."""
+        if self.worker is None:
+            self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uform-executor")
+        return self.worker.submit(call)
+
+    cdef int enter(self) except -1:
+        """Begins a call on the devices, after those of other threads; one from within a call's own callback is refused."""
+        self.order.acquire()
+        if self.busy:
+            self.order.release()
+            raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
+        self.busy = True
+        return 0
+
+    cdef int leave(self) except -1:
+        self.busy = False
+        self.order.release()
+        return 0
+
+    cdef uform_executor_t* open(self) except NULL:
+        if self.handle == NULL:
+            raise ValueError("the executor is not initialised: use Executor.for_ram() or Executor.for_vram()")
+        return self.handle
+
+
+cdef tuple _indices(object devices):
+    if isinstance(devices, (int, str, bytes)):
+        raise TypeError(f"devices is {devices!r}: expected a sequence of int")
+    return tuple([as_int32(index, f"devices[{place}]") for place, index in enumerate(devices)])

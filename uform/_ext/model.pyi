@@ -1,0 +1,32 @@
+from collections.abc import Sequence
+from typing import Any, final
+
+from uform._ext.arena import Arena, ArenaBuffer
+from uform._ext.deferred import DeferredOn, On, Receiver
+from uform._ext.enums import Modality, Scalar
+from uform._ext.executor import Executor
+from uform._types import _PathLike, _Texts, _Words
+
+@final
+class Model(Receiver):
+    @classmethod
+    def init_ram(cls, executor: Executor, path: _PathLike, /) -> Model: ...
+    @classmethod
+    def init_vram(cls, executor: Executor, path: _PathLike, /) -> Model: ...
+    def on(self, executor: Executor, /) -> On[Model]: ...
+    def deferred(self, executor: Executor, /) -> DeferredOn[Model]: ...
+    def embed(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        bags: _Words | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = ...,
+    ) -> ArenaBuffer: ...
+    def describe(self) -> dict[str, Any]: ...
+
+class EmbedCall:
+    def __call__(self) -> ArenaBuffer: ...
+    def _release(self) -> None: ...

@@ -1,0 +1,182 @@
+# cython: language_level=3, annotation_typing=False
+"""Inference over checkpoints."""
+
+cimport cython
+
+from uform._ext.c_api cimport (
+    uform_executor_kind_ram_k,
+    uform_executor_kind_vram_k,
+    uform_model_describe,
+    uform_model_embed,
+    uform_model_free,
+    uform_model_init_ram,
+    uform_model_init_vram,
+    uform_model_t,
+    uform_string_free,
+)
+from uform._ext.contents cimport parse_items
+from uform._ext.deferred cimport Receiver
+from uform._ext.executor cimport Executor
+from uform._ext.fields cimport as_enum, as_path
+from uform._ext.rows cimport as_arena, make_rows
+from uform._ext.status cimport check
+
+import json
+
+from uform._ext.deferred import DeferredOn, On
+from uform._ext.enums import Scalar
+
+
+@cython.final
+cdef class Model(Receiver):
+    """A checkpoint's encoder on the devices of the executor it was opened on, which its own verbs block on.
+
+    Attributes:
+        executor: what it was opened on.
+    """
+
+    _calls = {"embed": EmbedCall}
+
+    def __init__(self) -> None:
+        raise TypeError("Model() is not how models are made: use Model.init_ram() or Model.init_vram()")
+
+    def __dealloc__(self):
+        with nogil:
+            uform_model_free(self.handle)
+
+    @classmethod
+    def init_ram(cls, executor: Executor, path: _PathLike, /) -> Model:
+        """Opens a checkpoint on a RAM executor.
+
+        Raises:
+            OSError: the file cannot be read, or is no checkpoint.
+            ValueError: the executor is on GPUs, or the checkpoint needs what is not registered.
+        """
+        return _make(uform_executor_kind_ram_k, executor, path)
+
+    @classmethod
+    def init_vram(cls, executor: Executor, path: _PathLike, /) -> Model:
+        """Opens a checkpoint on GPUs: `init_ram` on a VRAM executor."""
+        return _make(uform_executor_kind_vram_k, executor, path)
+
+    def on(self, executor: Executor, /) -> On[Model]:
+        """A receiver whose verbs block on `executor`."""
+        return On(self, executor)
+
+    def deferred(self, executor: Executor, /) -> DeferredOn[Model]:
+        """A receiver whose verbs submit to `executor` and answer a `Deferred`."""
+        return DeferredOn(self, executor)
+
+    def embed(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        bags: _Words | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = Scalar.FLOAT32,
+    ) -> ArenaBuffer:
+        """Embeds any number of items.
+
+        Args:
+            modalities: one a content.
+            contents: texts, arrays or encoded files; or texts alone as a tape.
+            bags: a word a content; equal words share one embedding. None bags each by itself.
+            arena: where to answer; None makes one in RAM.
+            outputs_scalar: the element type of the answer.
+
+        Returns:
+            One row of unit length a bag, in the order in which bags first appear.
+        """
+        return EmbedCall(self, modalities, contents, bags=bags, arena=arena, outputs_scalar=outputs_scalar)()
+
+    def describe(self) -> dict[str, Any]:
+        """The configuration that the checkpoint was trained with."""
+        cdef uform_model_t* handle = self.enter()
+        cdef char* text = NULL
+        try:
+            with nogil:
+                check(uform_model_describe(handle, &text))
+            return json.loads(text)
+        finally:
+            uform_string_free(text)
+            self.leave()
+
+    def __repr__(self) -> str:
+        return f"<Model hidden={self.hidden} on {self.executor!r}>"
+
+    cdef uform_model_t* enter(self) except NULL:
+        """Begins a call; `leave` ends it."""
+        if self.executor is None:
+            raise ValueError("the model is not initialised: use Model.init_ram() or Model.init_vram()")
+        (<Executor>self.executor).enter()
+        return self.handle
+
+    cdef int leave(self) except -1:
+        return (<Executor>self.executor).leave()
+
+
+cdef Model _make(int kind, object executor, object path):
+    if not isinstance(executor, Executor):
+        raise TypeError(f"executor is of type {type(executor).__name__}: expected an Executor")
+    cdef Model made = Model.__new__(Model)
+    cdef Executor devices = executor
+    cdef bytes spelled = as_path(path, "path")
+    cdef const char* file = spelled
+    devices.open()
+    devices.enter()
+    try:
+        with nogil:
+            if kind == uform_executor_kind_ram_k:
+                check(uform_model_init_ram(devices.handle, file, &made.handle))
+            else:
+                check(uform_model_init_vram(devices.handle, file, &made.handle))
+    finally:
+        devices.leave()
+    made.executor = devices
+    description = made.describe()
+    made.hidden = description["hidden"]
+    made.shapes = description["batch"]
+    return made
+
+
+cdef class EmbedCall:
+
+    def __init__(
+        self,
+        Model model not None,
+        modalities,
+        contents,
+        /,
+        *,
+        bags=None,
+        arena=None,
+        outputs_scalar=Scalar.FLOAT32,
+    ) -> None:
+        if model.handle == NULL:
+            raise ValueError("the model is not initialised: use Model.init_ram() or Model.init_vram()")
+        scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
+        place = None if arena is None else as_arena(arena)
+        self.model = model
+        self.items = parse_items(modalities, contents, bags, model.shapes)
+        self.rows = make_rows(place, &self.items.c, model.hidden, scalar, &self.output)
+
+    def __call__(self) -> ArenaBuffer:
+        cdef uform_model_t* handle
+        try:
+            handle = self.model.enter()
+            try:
+                with nogil:
+                    check(uform_model_embed(handle, &self.items.c, &self.output, NULL))
+            finally:
+                self.model.leave()
+            return self.rows.buffer
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Lets go of all that was borrowed."""
+        self.rows.release()
+        self.items = None
+        self.rows = None

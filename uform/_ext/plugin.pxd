@@ -1,0 +1,672 @@
+# The plugin ABI for Cython: what `uform/plugin.h` declares, and of `uform/uform.h` what that uses. The headers document it.
+from libc.stddef cimport size_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+
+cdef extern from "uform/uform.h" nogil:
+    ctypedef enum uform_status_t:
+        uform_status_success_k
+        uform_status_invalid_argument_k
+        uform_status_invalid_type_k
+        uform_status_out_of_memory_k
+        uform_status_file_k
+        uform_status_device_k
+        uform_status_mesh_k
+        uform_status_cancelled_k
+        uform_status_not_finite_k
+        uform_status_internal_k
+
+    ctypedef enum uform_modality_t:
+        uform_modality_text_k
+        uform_modality_image_k
+        uform_modality_video_k
+        uform_modality_audio_k
+
+    ctypedef enum uform_negatives_t:
+        uform_negatives_ambient_k
+        uform_negatives_named_k
+
+    ctypedef enum uform_ambient_scope_t:
+        uform_ambient_scope_every_k
+        uform_ambient_scope_cross_modal_k
+        uform_ambient_scope_targets_k
+        uform_ambient_scope_cross_side_k
+
+    ctypedef enum uform_pair_loss_form_t:
+        uform_pair_loss_form_derived_k
+        uform_pair_loss_form_balanced_k
+        uform_pair_loss_form_ranked_k
+        uform_pair_loss_form_sigmoid_k
+
+    ctypedef enum uform_late_interaction_side_t:
+        uform_late_interaction_side_none_k
+        uform_late_interaction_side_query_k
+        uform_late_interaction_side_document_k
+        uform_late_interaction_side_query_and_document_k
+
+    ctypedef enum uform_element_t:
+        uform_element_uint8_k
+        uform_element_int16_k
+        uform_element_float32_k
+
+    ctypedef struct uform_content_t:
+        const void* data
+        uint64_t bytes
+        uint32_t rank
+        uint32_t element
+        uint64_t[4] extents
+        int64_t[4] strides
+
+    const char* uform_last_error()
+
+
+cdef extern from "uform/plugin.h" nogil:
+    enum:
+        UFORM_PLUGIN_ABI_VERSION
+        UFORM_CODE_VALUES
+        UFORM_AXES
+        UFORM_TERMS_CAPACITY
+
+    # configuration
+
+    ctypedef enum uform_field_type_t:
+        uform_field_type_int32_k
+        uform_field_type_int64_k
+        uform_field_type_double_k
+        uform_field_type_int32_list_k
+
+    ctypedef struct uform_field_t:
+        const char* name
+        int32_t type
+        size_t offset
+        size_t capacity
+        size_t count_offset
+
+    ctypedef struct uform_run_t:
+        uint32_t hidden
+        uint32_t devices
+        uint32_t first_rank
+        uint32_t world_devices
+        uint32_t columns_capacity
+        uint32_t row_columns
+        uint32_t segments_capacity
+        uint32_t bags_capacity
+        uint32_t choices_capacity
+        uint32_t training
+        uint64_t seed
+
+    # device data
+
+    ctypedef struct uform_segment_t:
+        uint32_t first
+        uint32_t columns
+        uint32_t pooled
+        uint32_t bag
+        uint16_t modality
+        uint16_t axes
+        uint16_t[3] extents
+        uint16_t reserved
+
+    ctypedef struct uform_columns_t:
+        uint32_t capacity
+        uint32_t active
+        uint32_t segments_capacity
+        uint32_t bags_capacity
+        uint32_t longest
+        const uint32_t* counts
+        const uform_segment_t* segments
+        const uint16_t* codes
+        uint32_t* segment_of
+        uint16_t* positions
+
+    ctypedef struct uform_stream_t
+
+    # operations' arguments
+
+    ctypedef struct uform_extents_t:
+        uint32_t depth
+        uint32_t hidden
+        uint32_t inner
+        uint32_t heads
+
+    ctypedef struct uform_layer_t:
+        uform_extents_t extents
+        uform_columns_t columns
+        const void* norm1
+        const void* qkv
+        const void* out
+        const void* norm2
+        const void* up
+        const void* down
+        float* norm1_gradient
+        float* qkv_gradient
+        float* out_gradient
+        float* norm2_gradient
+        float* up_gradient
+        float* down_gradient
+        const void* input
+        void* output
+        void* gradient
+        void* saved
+        size_t saved_bytes
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_norm_t:
+        uform_columns_t columns
+        uint32_t hidden
+        const void* gain
+        float* gain_gradient
+        const void* input
+        void* output
+        float* inverse_rms
+        void* gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_embedding_t:
+        uform_columns_t columns
+        uint32_t hidden
+        uint32_t modality
+        uint32_t table_rows
+        const void* table
+        float* table_gradient
+        void* states
+        const void* gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_patches_t:
+        uform_columns_t columns
+        uint32_t hidden
+        uint32_t width
+        uint32_t element
+        float multiplier
+        float offset
+        uint32_t capacity
+        uint32_t active
+        const uint32_t* count
+        const void* values
+        const uint32_t* patch_columns
+        const void* weight
+        float* weight_gradient
+        void* states
+        const void* gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_pool_t:
+        uform_columns_t columns
+        uint32_t hidden
+        const void* hidden_states
+        float* pooled
+        float* lengths
+        uint32_t* bag_columns
+        const float* pooled_gradient
+        void* gradient
+        uint32_t accumulate
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_rows_t:
+        uint32_t hidden
+        uint32_t capacity
+        uint32_t active
+        const uint32_t* count
+        const uint32_t* indices
+        const void* states
+        void* rows
+        const float* rows_gradient
+        void* gradient
+        uint32_t accumulate
+        uint32_t columns_active
+
+    ctypedef struct uform_bytes_head_t:
+        uint32_t hidden
+        uint32_t capacity
+        uint32_t active
+        uint32_t first
+        const uint32_t* count
+        const void* rows
+        const void* table
+        const uint8_t* targets
+        const float* scale
+        const float* weight
+        double* loss
+        float* rows_gradient
+        float* table_gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_patches_head_t:
+        uint32_t hidden
+        uint32_t width
+        uint32_t element
+        float multiplier
+        float offset
+        uint32_t capacity
+        uint32_t active
+        uint32_t first
+        const uint32_t* count
+        const void* rows
+        const void* values
+        const uint32_t* covered_patches
+        const void* head
+        float* head_gradient
+        const float* scale
+        const float* weight
+        double* loss
+        float* rows_gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_cross_entropy_t:
+        uint32_t classes
+        uint64_t count
+        const float* logits
+        const uint8_t* targets
+        float scale
+        double* loss
+        float* gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef enum uform_pair_class_t:
+        uform_pair_class_ignored_k
+        uform_pair_class_attracted_k
+        uform_pair_class_repelled_k
+
+    ctypedef struct uform_prefix_t:
+        uint32_t stride
+        uint32_t width
+        uint32_t normalize
+        uint32_t capacity
+        uint32_t active
+        const uint32_t* count
+        const uint32_t* indices
+        const float* source
+        float* vectors
+        float* lengths
+        const float* vectors_gradient
+        float* source_gradient
+
+    ctypedef struct uform_pairs_t:
+        uint32_t width
+        uint32_t units_capacity
+        uint32_t rows_capacity
+        uint32_t edges_capacity
+        uint32_t units_active
+        uint32_t rows_active
+        uint32_t groups
+        const uint32_t* counts
+        const float* vectors
+        const uint32_t* rows
+        const uint32_t* row_groups
+        const uint32_t* modalities
+        const uint8_t* sides
+        const uint8_t* targets
+        const uint32_t* edge_offsets
+        const uint32_t* edge_units
+        const uint8_t* edge_classes
+        const float* edge_weights
+        int32_t form
+        int32_t negatives
+        int32_t scope
+        float ambient_weight
+        const void* log_inverse_temperature
+        const void* bias
+        const float* scale
+        double* loss
+        float* row_losses
+        float row_losses_scale
+        float* row_logs
+        float* row_forces
+        float* gradient
+        float* log_inverse_temperature_gradient
+        float* bias_gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_parameter_span_t:
+        uint64_t offset
+        uint64_t count
+        float decay
+        float minimum
+        float maximum
+        uint32_t rows
+        uint32_t columns
+        uint32_t kind
+        void* working
+
+    ctypedef struct uform_update_state_t:
+        uint64_t applied
+        double learning_rate
+        double gradient_norm
+        double[32] terms
+        uint64_t refused
+
+    ctypedef struct uform_update_t:
+        uint64_t count
+        float* parameters
+        float* gradient
+        float* first_moment
+        float* second_moment
+        const uform_parameter_span_t* spans
+        uint32_t spans_count
+        uint32_t terms_count
+        double peak
+        double floor
+        int64_t warmup_steps
+        int64_t steps
+        double beta1
+        double beta2
+        double epsilon
+        double decay
+        double max_norm
+        uform_update_state_t* state
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef enum uform_parameter_kind_t:
+        uform_parameter_kind_matrix_k
+        uform_parameter_kind_embedding_k
+        uform_parameter_kind_vector_k
+        uform_parameter_kind_plain_k
+
+    ctypedef struct uform_parallel_t:
+        void* pool
+        void (*run)(void* pool, size_t tasks, void (*task)(void* state, size_t index) noexcept, void* state) noexcept
+
+    ctypedef struct uform_backend_options_t:
+        uform_parallel_t parallel
+        const char* blas_path
+        const int32_t* devices
+        uint32_t devices_count
+
+    ctypedef struct uform_operations_t:
+        uint32_t abi_version
+        uint32_t bytes
+        const char* name
+        uint32_t host_memory
+        # the backend and its devices
+        uform_status_t (*backend_create)(const uform_backend_options_t* options, void** backend) noexcept
+        void (*backend_destroy)(void* backend) noexcept
+        const char* (*backend_gemm)(const void* backend) noexcept
+        uform_status_t (*stream_create)(void* backend, uint32_t device, uform_stream_t** stream) noexcept
+        void (*stream_destroy)(uform_stream_t* stream) noexcept
+        uform_status_t (*stream_synchronize)(uform_stream_t* stream) noexcept
+        uform_status_t (*memory_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept
+        void (*memory_release)(uform_stream_t* stream, void* memory) noexcept
+        uform_status_t (*memory_upload)(uform_stream_t* stream, void* device, const void* host, size_t bytes) noexcept
+        uform_status_t (*memory_download)(uform_stream_t* stream, void* host, const void* device, size_t bytes) noexcept
+        uform_status_t (*memory_zero)(uform_stream_t* stream, void* device, size_t bytes) noexcept
+        # sizes
+        size_t (*state_bytes)(uint32_t hidden) noexcept
+        size_t (*weights_bytes)(uint32_t kind, uint32_t rows, uint32_t columns) noexcept
+        size_t (*layer_saved_bytes)(const uform_extents_t* extents, uint32_t columns) noexcept
+        size_t (*layer_workspace_bytes)(const uform_extents_t* extents, uint32_t columns, uint32_t segments) noexcept
+        size_t (*norm_workspace_bytes)(uint32_t hidden, uint32_t columns) noexcept
+        size_t (*embedding_workspace_bytes)(uint32_t hidden, uint32_t table_rows, uint32_t columns) noexcept
+        size_t (*patches_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t patches) noexcept
+        size_t (*pool_workspace_bytes)(uint32_t hidden, uint32_t bags) noexcept
+        size_t (*bytes_head_workspace_bytes)(uint32_t hidden, uint32_t rows) noexcept
+        size_t (*patches_head_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t rows) noexcept
+        size_t (*cross_entropy_workspace_bytes)(uint32_t classes, uint64_t count) noexcept
+        size_t (*pairs_workspace_bytes)(uint32_t units, uint32_t rows, uint32_t edges, uint32_t width,
+                                        uint32_t groups) noexcept
+        size_t (*update_workspace_bytes)(uint64_t count) noexcept
+        # weights
+        uform_status_t (*weights_import)(uform_stream_t* stream, uint32_t kind, uint32_t rows, uint32_t columns,
+                                         const float* plain, void* working) noexcept
+        # columns
+        uform_status_t (*columns_expand)(uform_stream_t* stream, const uform_columns_t* columns) noexcept
+        uform_status_t (*embedding_forward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept
+        uform_status_t (*embedding_backward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept
+        uform_status_t (*patches_forward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept
+        uform_status_t (*patches_backward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept
+        # the encoder's block
+        uform_status_t (*norm_qkv_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*attention_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*out_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*norm_geglu_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*down_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*down_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*norm_geglu_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*out_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*attention_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*norm_qkv_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        # after the last block
+        uform_status_t (*norm_forward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept
+        uform_status_t (*norm_backward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept
+        uform_status_t (*pool_forward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept
+        uform_status_t (*pool_backward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept
+        uform_status_t (*rows_gather)(uform_stream_t* stream, const uform_rows_t* rows) noexcept
+        uform_status_t (*rows_scatter)(uform_stream_t* stream, const uform_rows_t* rows) noexcept
+        # objectives
+        uform_status_t (*bytes_head)(uform_stream_t* stream, const uform_bytes_head_t* head) noexcept
+        uform_status_t (*patches_head)(uform_stream_t* stream, const uform_patches_head_t* head) noexcept
+        uform_status_t (*cross_entropy)(uform_stream_t* stream, const uform_cross_entropy_t* problem) noexcept
+        uform_status_t (*prefix_forward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept
+        uform_status_t (*prefix_backward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept
+        uform_status_t (*pairs_forward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept
+        uform_status_t (*pairs_backward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept
+        # the devices of one process among themselves
+        uform_status_t (*reduce_sum)(uform_stream_t** streams, float** buffers, uint32_t devices,
+                                     uint64_t count) noexcept
+        uform_status_t (*reduce_terms)(uform_stream_t** streams, double** buffers, uint32_t devices,
+                                       uint64_t count) noexcept
+        uform_status_t (*gather)(uform_stream_t** streams, const void** sources, void** targets, uint32_t devices,
+                                 uint64_t bytes) noexcept
+        # the update
+        uform_status_t (*update)(uform_stream_t* stream, const uform_update_t* update) noexcept
+
+    const uform_operations_t* uform_operations_ram()
+
+    # what plugins are given
+
+    ctypedef struct uform_host_t
+
+    ctypedef struct uform_parameter_request_t:
+        const char* name
+        uint32_t rows
+        uint32_t columns
+        uint32_t kind
+        double deviation
+        double value
+        double minimum
+        double maximum
+
+    ctypedef struct uform_declare_t:
+        uform_host_t* host
+        const uform_operations_t* operations
+        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept
+        uform_status_t (*parameter)(uform_host_t* host, const uform_parameter_request_t* request,
+                                    uint32_t* handle) noexcept
+        uform_status_t (*term)(uform_host_t* host, const char* name, double weight, uint32_t* handle) noexcept
+        uform_status_t (*staging)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
+        uform_status_t (*workspace)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
+
+    ctypedef enum uform_tap_t:
+        uform_tap_covered_k
+        uform_tap_columns_k
+        uform_tap_bags_k
+        uform_tap_world_bags_k
+
+    ctypedef enum uform_cover_kind_t:
+        uform_cover_kind_none_k
+        uform_cover_kind_bytes_k
+        uform_cover_kind_places_k
+        uform_cover_kind_tubes_k
+        uform_cover_kind_spans_k
+
+    ctypedef enum uform_cover_action_t:
+        uform_cover_action_mask_k
+        uform_cover_action_random_k
+        uform_cover_action_stay_k
+
+    ctypedef struct uform_measure_t:
+        uint32_t columns
+        uint32_t truncated
+        uint16_t axes
+        uint16_t[3] extents
+        uint16_t[3] whole
+        uint32_t[4] scratch
+
+    ctypedef struct uform_item_t:
+        uint32_t content
+        uint32_t modality
+        uint32_t device
+        uint32_t segment
+        uint32_t bag
+        uint64_t world_item
+        uform_measure_t measure
+
+    ctypedef struct uform_bag_t:
+        uint32_t device
+        uint32_t place
+        uint32_t slot
+        uint32_t group
+
+    ctypedef struct uform_world_bag_t:
+        uint32_t modalities
+        uint8_t sides
+        uint8_t flags
+        uint8_t present
+        uint8_t reserved
+
+    ctypedef struct uform_pair_rows_t:
+        uint32_t units
+        const uint32_t* offsets
+        const uint32_t* candidates
+        const uint8_t* classes
+        const float* weights
+
+    ctypedef struct uform_device_view_t:
+        uint8_t* staging
+        uint32_t columns
+        uint32_t segments_count
+        uint32_t bags_count
+        const uform_segment_t* segments
+
+    ctypedef struct uform_plan_t:
+        uform_host_t* host
+        const uform_run_t* run
+        uint64_t call
+        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept
+        size_t items_count
+        const uform_item_t* items
+        size_t bags_count
+        const uform_bag_t* bags
+        const uform_device_view_t* devices
+        uform_status_t (*pairs)(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) noexcept
+        uform_status_t (*flag)(uform_host_t* host, uint32_t bag, uint8_t flags) noexcept
+        uform_status_t (*count)(uform_host_t* host, uint32_t index, double value) noexcept
+        double (*counted)(uform_host_t* host, uint32_t index) noexcept
+        void (*random)(uform_host_t* host, uint32_t purpose, uint64_t world_item, uint32_t column,
+                       uint32_t* words) noexcept
+        const uform_world_bag_t* (*world)(uform_host_t* host) noexcept
+        uform_status_t (*rows)(uform_host_t* host, uint32_t device, const uint32_t* slots, uint32_t count) noexcept
+        uint32_t (*cover_kind)(uform_host_t* host, uint32_t modality) noexcept
+        uform_status_t (*cover)(uform_host_t* host, size_t item, const uint32_t* places, const uint8_t* actions,
+                                const uint8_t* random_bytes, uint32_t count) noexcept
+
+    ctypedef struct uform_pass_t:
+        uform_host_t* host
+        const uform_run_t* run
+        const uform_operations_t* operations
+        uform_stream_t* stream
+        uint32_t device
+        uint32_t rank
+        uint32_t backward
+        uform_columns_t columns
+        const uint8_t* staging
+        uint8_t* workspace
+        const void** weights
+        float** gradients
+        double** terms
+        void* states
+        void* states_gradient
+        uint32_t states_written
+        const float* bags
+        float* bags_gradient
+        const float* world_bags
+        float* world_bags_gradient
+        uform_status_t (*reconstruct)(uform_host_t* host, uint32_t device, uint32_t modality, const float* scale,
+                                      const float* weight, double* term) noexcept
+        float* row_losses
+
+    ctypedef struct uform_reconstruction_t:
+        uint32_t first
+        uint32_t active
+        uint32_t capacity
+        const uint32_t* count
+        const void* rows
+        float* rows_gradient
+        const float* scale
+        const float* weight
+        double* term
+
+    ctypedef struct uform_fill_t:
+        const uform_content_t* content
+        const uform_measure_t* measure
+        const uform_segment_t* segment
+        uint16_t* codes
+        uint8_t* staging
+        uint32_t before
+        uint32_t device
+
+    ctypedef struct uform_cover_t:
+        const uform_segment_t* segment
+        uint16_t* codes
+        uint8_t* staging
+        uint32_t before
+        uint32_t covered
+        uint32_t device
+        const uint32_t* places
+        const uint8_t* actions
+        const uint8_t* random_bytes
+        uint32_t count
+
+    # plugins
+
+    ctypedef struct uform_modality_plugin_t:
+        uint32_t abi_version
+        uint32_t bytes
+        const char* name
+        uint32_t modality
+        uint32_t cover_kind
+        const uform_field_t* fields
+        size_t fields_count
+        size_t config_bytes
+        uform_status_t (*derive)(void* config, const uform_run_t* run, const uform_declare_t* declare,
+                                 uint32_t* enabled) noexcept
+        uform_status_t (*create)(const void* config, const uform_run_t* run, const uform_declare_t* declare,
+                                 void** self) noexcept
+        void (*destroy)(void* self) noexcept
+        uform_status_t (*measure)(void* self, const uform_content_t* content, uint32_t limit, uform_measure_t* measure,
+                                  char* message, size_t message_bytes) noexcept
+        uform_status_t (*fill)(void* self, const uform_fill_t* fill) noexcept
+        uform_status_t (*cover)(void* self, const uform_cover_t* cover) noexcept
+        uform_status_t (*finish)(void* self, uint32_t device, uint8_t* staging, uint32_t columns,
+                                 uint32_t covered) noexcept
+        uform_status_t (*embed_forward)(void* self, const uform_pass_t* step) noexcept
+        uform_status_t (*embed_backward)(void* self, const uform_pass_t* step) noexcept
+        uform_status_t (*reconstruct)(void* self, const uform_pass_t* step,
+                                      const uform_reconstruction_t* reconstruction) noexcept
+
+    ctypedef struct uform_objective_plugin_t:
+        uint32_t abi_version
+        uint32_t bytes
+        const char* name
+        uint32_t taps
+        uint32_t capturable
+        const uform_field_t* fields
+        size_t fields_count
+        size_t config_bytes
+        uform_status_t (*derive)(void* config, const uform_run_t* run, const uform_declare_t* declare) noexcept
+        uform_status_t (*create)(const void* config, const uform_run_t* run, const uform_declare_t* declare,
+                                 void** self) noexcept
+        void (*destroy)(void* self) noexcept
+        size_t (*covered_capacity)(void* self) noexcept
+        uform_status_t (*plan)(void* self, const uform_plan_t* plan, uint32_t stage) noexcept
+        uform_status_t (*forward_backward)(void* self, const uform_pass_t* step) noexcept

@@ -1,0 +1,40 @@
+# cython: language_level=3, annotation_typing=False
+"""Progress callbacks across the C API."""
+
+from libc.stdint cimport uint64_t
+
+from uform._ext.c_api cimport uform_status_cancelled_k, uform_status_success_k, uform_status_t
+from uform._ext.fields cimport as_uint64
+from uform._ext.status cimport check
+
+
+cdef int _call(uint64_t done, uint64_t total, void* state) noexcept with gil:
+    """0 cancels. An exception of the callback's is kept, and raised once the call has come back."""
+    cdef Progress progress = <Progress>state
+    try:
+        return progress.callback(done, total) is not False
+    except BaseException as error:
+        progress.raised = error
+        return 0
+
+
+cdef class Progress:
+
+    cdef int finish(self, uform_status_t status) except -1:
+        """Raises the callback's own exception before the call's."""
+        raised, self.raised = self.raised, None
+        if raised is not None and status in (uform_status_success_k, uform_status_cancelled_k):
+            raise raised
+        return check(status)
+
+
+cdef Progress as_progress(object callback, object steps):
+    if callback is not None and not callable(callback):
+        raise TypeError(f"progress is {callback!r}: expected a callable (done, total), or None")
+    cdef Progress progress = Progress.__new__(Progress)
+    progress.callback = callback
+    progress.function = NULL
+    if callback is not None:
+        progress.function = _call
+    progress.steps = as_uint64(steps, "progress_steps")
+    return progress

@@ -1,0 +1,32 @@
+/** The backend's life, its streams and its memory, as the table has them. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uform/plugin.h>
+
+namespace uform::ram {
+
+uform_status_t backend_create(uform_backend_options_t const* options, void** made);
+void backend_destroy(void* opaque);
+char const* backend_gemm(void const* opaque);
+
+uform_status_t stream_create(void* owner, std::uint32_t device, uform_stream_t** made);
+void stream_destroy(uform_stream_t* opaque);
+uform_status_t stream_synchronize(uform_stream_t* opaque);
+
+/** Memory aligned to 64 bytes; a failure names the bytes asked for and free. */
+uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
+void memory_release(uform_stream_t* opaque, void* memory);
+uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes);
+uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
+uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
+
+/** Hidden states and working weights are plain float32. */
+std::size_t state_bytes(std::uint32_t hidden);
+std::size_t weights_bytes(std::uint32_t kind, std::uint32_t rows, std::uint32_t columns);
+uform_status_t weights_import(uform_stream_t* opaque, std::uint32_t kind, std::uint32_t rows, std::uint32_t columns,
+                              float const* plain, void* working);
+
+} // namespace uform::ram

@@ -1,0 +1,9 @@
+cdef class Fields:
+    pass
+
+
+cdef class Record(Fields):
+    pass
+
+
+cdef int refuse_unknown(object made, dict given) except -1

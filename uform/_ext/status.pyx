@@ -1,0 +1,46 @@
+# cython: language_level=3, annotation_typing=False
+"""From a status of the C API to an exception of Python."""
+
+from uform._ext.c_api cimport uform_last_error, uform_status_success_k, uform_status_t
+
+
+class DeviceError(RuntimeError):
+    """A device is missing, unfit or at fault."""
+
+    __module__ = "uform"
+
+
+class MeshError(RuntimeError):
+    """A peer of the run is lost, or cannot be reached."""
+
+    __module__ = "uform"
+
+
+class Cancelled(Exception):
+    """The progress callback answered False; nothing was left half done."""
+
+    __module__ = "uform"
+
+
+# In the order of uform_status_t, which begins with success.
+_EXCEPTIONS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    MemoryError,
+    OSError,
+    DeviceError,
+    MeshError,
+    Cancelled,
+    FloatingPointError,
+    RuntimeError,
+)
+
+
+cdef int check(uform_status_t status) except -1 nogil:
+    """Raises what a call answered, with this thread's message. It takes the GIL only where there is something to raise."""
+    if status == uform_status_success_k:
+        return 0
+    with gil:
+        message = uform_last_error().decode("utf-8", "replace")
+        raise _EXCEPTIONS[status if 0 < status < len(_EXCEPTIONS) else 0](message)

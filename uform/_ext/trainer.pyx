@@ -1,0 +1,432 @@
+# cython: language_level=3, annotation_typing=False
+"""Training runs."""
+
+cimport cython
+from libc.stdint cimport int32_t, uint32_t, uint8_t
+from libc.string cimport memset
+
+from uform._ext.buffers cimport Vector, View
+from uform._ext.c_api cimport (
+    uform_executor_kind_ram_k,
+    uform_string_free,
+    uform_trainer_describe,
+    uform_trainer_free,
+    uform_trainer_init_ram,
+    uform_trainer_init_vram,
+    uform_trainer_read,
+    uform_trainer_save,
+    uform_trainer_step,
+    uform_trainer_step_stats_t,
+    uform_trainer_t,
+    uform_trainer_write,
+    uform_executor_kind_vram_k,
+    uform_status_t,
+)
+from uform._ext.choices cimport parse_choices
+from uform._ext.contents cimport flags, parse_items, words
+from uform._ext.deferred cimport Receiver
+from uform._ext.executor cimport Executor
+from uform._ext.fields cimport as_enum, as_path
+from uform._ext.mesh cimport Mesh
+from uform._ext.options cimport TrainerOptions, as_trainer_options
+from uform._ext.progress cimport as_progress
+from uform._ext.relations cimport Relations
+from uform._ext.rows cimport as_arena, make_rows
+from uform._ext.stats cimport TrainerStepStats
+from uform._ext.status cimport check
+
+import json
+
+import numpy as np
+
+from uform._ext.deferred import DeferredOn, On
+from uform._ext.enums import LateInteractionSide, Objective, Scalar
+
+_READABLE = ("parameter", "gradient", "moment1", "moment2")
+
+
+@cython.final
+cdef class Trainer(Receiver):
+    """A training run on the devices of the executor it was created on, which its own verbs block on.
+
+    Its verbs may be called from several threads, and are served one after another.
+
+    Attributes:
+        executor: what it was created on.
+        mesh: the world it steps with; None for the executor's devices alone.
+    """
+
+    _calls = {"step": StepCall, "save": SaveCall}
+
+    def __init__(self) -> None:
+        raise TypeError("Trainer() is not how trainers are made: use Trainer.init_vram() or Trainer.init_ram()")
+
+    def __dealloc__(self):
+        with nogil:
+            uform_trainer_free(self.handle)
+
+    @classmethod
+    def init_vram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = Objective.MASKED,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> Trainer:
+        """Builds one replica per device and starts or resumes the run.
+
+        Args:
+            executor: GPUs.
+            mesh: the world, bootstrapped on the same executor.
+            resume: a checkpoint to continue; zeros take its values.
+            depth: blocks of the encoder; 0 derives 12.
+            hidden: columns of its states, a multiple of 64; 0 derives 512.
+            batch: what one device's step carries at most.
+            objective: which losses a step relaxes.
+            masking: of the masked objective.
+            contrastive: of the contrastive objective.
+            late_interaction: None leaves late interaction out.
+            choices: None leaves choices out, unless the batch has room for them.
+            schedule: of the learning rate.
+            seed: of every random number; 0 is a seed as well.
+            progress: called with (done, total); False cancels.
+            progress_steps: calls it once in so many steps; 0 is 1.
+            optimizer: of the update.
+            plugins: registered plugins by name, each with a buffer that holds its configuration structure, or None.
+
+        Raises:
+            ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM.
+            OSError: the checkpoint cannot be read.
+            MemoryError: the run does not fit.
+        """
+        return _make(uform_executor_kind_vram_k, executor, mesh, dict(
+            resume=resume, depth=depth, hidden=hidden, batch=batch, objective=objective, masking=masking,
+            contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
+            progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
+
+    @classmethod
+    def init_ram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = Objective.MASKED,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> Trainer:
+        """Builds one replica per virtual device and starts or resumes the run: `init_vram` on a RAM executor."""
+        return _make(uform_executor_kind_ram_k, executor, mesh, dict(
+            resume=resume, depth=depth, hidden=hidden, batch=batch, objective=objective, masking=masking,
+            contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
+            progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
+
+    def on(self, executor: Executor, /) -> On[Trainer]:
+        """A receiver whose verbs block on `executor`."""
+        return On(self, executor)
+
+    def deferred(self, executor: Executor, /) -> DeferredOn[Trainer]:
+        """A receiver whose verbs submit to `executor` and answer a `Deferred`."""
+        return DeferredOn(self, executor)
+
+    def step(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        bags: _Words | None = None,
+        temperature_groups: _Words | None = None,
+        sides: Sequence[LateInteractionSide] | None = None,
+        choices: _Texts | None = None,
+        choice_targets: Sequence[Buffer] | _Tape | None = None,
+        relations: Relations | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = Scalar.FLOAT32,
+        stats: TrainerStepStats | None = None,
+    ) -> ArenaBuffer | None:
+        """Applies one optimizer step over this process's items and every peer's.
+
+        Args:
+            modalities: one a content.
+            contents: texts, arrays or encoded files; or texts alone as a tape.
+            bags: a word a content; equal words share one embedding. None bags each by itself.
+            temperature_groups: one a content; a bag takes its first item's.
+            sides: of late interaction, one a content.
+            choices: texts offered to every text, or a list of its own for each content.
+            choice_targets: one row a content, each as long as its choices; an empty one makes none.
+            relations: which items attract, repel or ignore which.
+            arena: where to answer the embeddings that the loss scored.
+            outputs_scalar: their element type.
+            stats: overwritten with what the step reports.
+
+        Returns:
+            One row a bag, in the order in which bags first appear, from the weights before the update; None without an
+            arena.
+
+        Raises:
+            ValueError: an argument is wrong; the error names field, item and value, and nothing has run.
+            FloatingPointError: a loss or the gradient is not finite; no weight was changed.
+        """
+        return StepCall(
+            self, modalities, contents, bags=bags, temperature_groups=temperature_groups, sides=sides, choices=choices,
+            choice_targets=choice_targets, relations=relations, arena=arena, outputs_scalar=outputs_scalar, stats=stats)()
+
+    def save(self, path: _PathLike, /, *, progress: _Progress | None = None, progress_steps: int = 0) -> None:
+        """Writes the weights and the step as a checkpoint.
+
+        It is written beside `path`, which it then replaces at once: a crash leaves the old file whole.
+
+        Args:
+            path: the file.
+            progress: called with (done, total) tensors; False cancels, and the old file stays.
+            progress_steps: calls it once in so many tensors; 0 is 1.
+        """
+        return SaveCall(self, path, progress=progress, progress_steps=progress_steps)()
+
+    def describe(self) -> dict[str, Any]:
+        """The run's derived configuration, its parameters' names and shapes, and the bytes planned a device."""
+        cdef uform_trainer_t* handle = self.enter()
+        cdef char* text = NULL
+        try:
+            with nogil:
+                check(uform_trainer_describe(handle, &text))
+            return json.loads(text)
+        finally:
+            uform_string_free(text)
+            self.leave()
+
+    def read(self, name: str, what: str = "parameter") -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
+        """Copies a parameter, or what training keeps beside it.
+
+        Args:
+            name: as `describe()["parameters"]` has it.
+            what: "parameter", "gradient" (the last step's), "moment1" or "moment2".
+
+        Returns:
+            float32, shaped as `describe()` says.
+        """
+        if what not in _READABLE:
+            raise ValueError(f"what is {what!r}: expected one of {', '.join(_READABLE)}")
+        array = np.empty(self._shape_of(name), np.float32)
+        cdef View view = View.borrow(array.reshape(-1))
+        cdef bytes spelled = name.encode()
+        cdef const char* parameter = spelled
+        cdef int32_t kind = _READABLE.index(what)
+        cdef uform_trainer_t* handle = self.enter()
+        try:
+            with nogil:
+                check(uform_trainer_read(handle, parameter, kind, <float*>view.c.buf, view.c.shape[0]))
+        finally:
+            self.leave()
+        return array
+
+    def write(self, name: str, array: Buffer) -> None:
+        """Overwrites a parameter on every device.
+
+        Args:
+            name: as `describe()["parameters"]` has it.
+            array: of the parameter's shape.
+        """
+        shape = self._shape_of(name)
+        values = np.ascontiguousarray(array, np.float32)
+        if np.shape(array) != shape:
+            raise ValueError(f"array has the shape {np.shape(array)}: {name} has {shape}")
+        cdef View view = View.borrow(values.reshape(-1))
+        cdef bytes spelled = name.encode()
+        cdef const char* parameter = spelled
+        cdef uform_trainer_t* handle = self.enter()
+        try:
+            with nogil:
+                check(uform_trainer_write(handle, parameter, <const float*>view.c.buf, view.c.shape[0]))
+        finally:
+            self.leave()
+
+    def close(self) -> None:
+        """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on."""
+        cdef uform_trainer_t* handle
+        if self.handle == NULL:
+            return
+        handle = self.enter()
+        self.handle = NULL
+        try:
+            with nogil:
+                uform_trainer_free(handle)
+        finally:
+            self.leave()
+
+    def __repr__(self) -> str:
+        return f"<Trainer {'closed' if self.handle == NULL else f'hidden={self.hidden}'} on {self.executor!r}>"
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        shape = None if self.parameters is None else self.parameters.get(name)
+        if shape is None:
+            raise ValueError(f"name is {name!r}: the run has no such parameter")
+        return shape
+
+    cdef uform_trainer_t* enter(self) except NULL:
+        """Begins a call; `leave` ends it."""
+        if self.executor is None:
+            raise ValueError("the trainer is not initialised: use Trainer.init_vram() or Trainer.init_ram()")
+        (<Executor>self.executor).enter()
+        if self.handle == NULL:
+            self.leave()
+            raise ValueError("the trainer is closed")
+        return self.handle
+
+    cdef int leave(self) except -1:
+        return (<Executor>self.executor).leave()
+
+
+cdef Trainer _make(int kind, object executor, object mesh, dict given):
+    if not isinstance(executor, Executor):
+        raise TypeError(f"executor is of type {type(executor).__name__}: expected an Executor")
+    if mesh is not None and not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh is of type {type(mesh).__name__}: expected a Mesh, or None")
+    if mesh is not None and mesh.executor is not executor:
+        raise ValueError("mesh was bootstrapped on another executor than the trainer's")
+    cdef Trainer made = Trainer.__new__(Trainer)
+    cdef TrainerOptions options = as_trainer_options(given)
+    cdef Executor devices = executor
+    cdef uform_status_t status
+    devices.open()
+    devices.enter()
+    try:
+        with nogil:
+            if kind == uform_executor_kind_ram_k:
+                status = uform_trainer_init_ram(devices.handle, &options.c, &made.handle)
+            else:
+                status = uform_trainer_init_vram(devices.handle, &options.c, &made.handle)
+        options.progress.finish(status)
+    finally:
+        devices.leave()
+    made.executor = devices
+    made.mesh = mesh
+    description = made.describe()
+    made.hidden = description["hidden"]
+    made.shapes = description["batch"]
+    made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
+    return made
+
+
+cdef class StepCall:
+
+    def __init__(
+        self,
+        Trainer trainer not None,
+        modalities,
+        contents,
+        /,
+        *,
+        bags=None,
+        temperature_groups=None,
+        sides=None,
+        choices=None,
+        choice_targets=None,
+        relations=None,
+        arena=None,
+        outputs_scalar=Scalar.FLOAT32,
+        stats=None,
+    ) -> None:
+        cdef Vector groups, taken
+        if trainer.handle == NULL:
+            raise ValueError("the trainer is closed")
+        if relations is not None and not isinstance(relations, Relations):
+            raise TypeError(f"relations is of type {type(relations).__name__}: expected Relations, or None")
+        if stats is not None and not isinstance(stats, TrainerStepStats):
+            raise TypeError(f"stats is of type {type(stats).__name__}: expected TrainerStepStats, or None")
+        scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
+        place = None if arena is None else as_arena(arena)
+        memset(&self.c, 0, sizeof(self.c))
+        self.trainer = trainer
+        self.stats = stats
+        self.items = parse_items(modalities, contents, bags, trainer.shapes)
+        self.c.items = self.items.c
+        groups = None if temperature_groups is None else words(temperature_groups, self.c.items.count,
+                                                               "temperature_groups")
+        if groups is not None:
+            self.c.temperature_groups = <const uint32_t*>groups.data
+        taken = None if sides is None else flags(sides, self.c.items.count, max(LateInteractionSide), "sides")
+        if taken is not None:
+            self.c.sides = <const uint8_t*>taken.data
+        self.choices = parse_choices(choices, choice_targets, self.c.items.count)
+        if self.choices is not None:
+            self.c.choices = &self.choices.c
+        edges = None if relations is None else (<Relations>relations).fill(&self.c.relations)
+        self.keepers = groups, taken, edges
+        if place is not None:
+            self.rows = make_rows(place, &self.c.items, trainer.hidden, scalar, &self.c.output)
+
+    def __call__(self) -> ArenaBuffer | None:
+        cdef uform_trainer_step_stats_t reported
+        cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
+        cdef uform_trainer_t* handle
+        try:
+            handle = self.trainer.enter()
+            try:
+                with nogil:
+                    check(uform_trainer_step(handle, &self.c, reports))
+                if reports != NULL:
+                    self.stats.take(reports)
+            finally:
+                self.trainer.leave()
+            return None if self.rows is None else self.rows.buffer
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Lets go of all that was borrowed: the step is final."""
+        if self.rows is not None:
+            self.rows.release()
+        memset(&self.c, 0, sizeof(self.c))
+        self.items = None
+        self.choices = None
+        self.keepers = None
+        self.rows = None
+
+
+cdef class SaveCall:
+
+    def __init__(self, Trainer trainer not None, path, /, *, progress=None, progress_steps=0) -> None:
+        self.trainer = trainer
+        self.path = as_path(path, "path")
+        self.progress = as_progress(progress, progress_steps)
+
+    def __call__(self) -> None:
+        cdef const char* path = self.path
+        cdef uform_status_t status
+        cdef uform_trainer_t* handle = self.trainer.enter()
+        try:
+            with nogil:
+                status = uform_trainer_save(handle, path, self.progress.function, <void*>self.progress,
+                                            self.progress.steps)
+            self.progress.finish(status)
+        finally:
+            self.trainer.leave()
