@@ -1,0 +1,1 @@
+"""The first-party plugins, installed as `uform_plugins`."""

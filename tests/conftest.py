@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Read when NumPy is imported, which is after this: the oracle's many small products lose most of their time to threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 

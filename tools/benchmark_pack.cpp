@@ -1,11 +1,7 @@
-// How fast one core turns a tape of texts into packed columns, in gigabytes of text a second.
+// How fast one core turns a tape of texts into packed, staged columns, in gigabytes of text a second: the whole host work
+// of a step on texts, through the run's own code (bags, measure, pack, fill).
 //
-// A step's host work on texts: number the bags, measure every item, pack, then fill a segment and its codes for each.
-// The text modality is stood in for by its essence: an item needs a column a byte, and a byte widened to 16 bits is a
-// code.
-//
-//     g++ -std=c++20 -O3 -DNDEBUG -pthread -Iuform/_ext -Iuform/_ext/include uform/_ext/core/pack.cpp
-//         uform/_ext/core/error.cpp tools/benchmark_pack.cpp -o build/benchmark_pack    (one line)
+// Built and run by tools/benchmark_pack.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -14,19 +10,20 @@
 #include <random>
 #include <vector>
 
-#include <uform/plugin.h>
-
-#include "core/pack.h"
+#include "core/batch.h"
+#include "core/composition.h"
+#include "core/settings.h"
 
 namespace {
 
-constexpr std::uint16_t marker_code_k = 256;
 constexpr std::uint32_t row_columns_k = 1024;
 
 struct texts_t {
     std::vector<std::uint8_t> tape;
     std::vector<std::uint64_t> offsets;
     std::vector<std::uint32_t> bags;
+
+    std::size_t count() const { return offsets.size() - 1; }
 };
 
 texts_t make_texts(std::size_t items, std::size_t bytes, bool even, std::size_t items_per_bag) {
@@ -43,62 +40,51 @@ texts_t make_texts(std::size_t items, std::size_t bytes, bool even, std::size_t 
     return texts;
 }
 
-/** One device's staging: what would be uploaded. */
-struct staging_t {
-    std::vector<std::uint16_t> codes;
-    std::vector<uform_segment_t> segments;
-};
+uform::settings settings_for(std::size_t items, std::uint32_t rows) {
+    uform::settings made;
+    made.depth = 1;
+    made.hidden = 64;
+    made.batch.max_columns_per_row = row_columns_k;
+    made.batch.max_rows_per_device = static_cast<std::int32_t>(rows);
+    made.batch.max_segments_per_device = made.batch.max_bags_per_device = static_cast<std::int32_t>(items);
+    made.modalities.push_back({"text", {}});
+    return made;
+}
 
+/** The host's part of a step for texts, on one thread. */
 class text_step {
 public:
-    explicit text_step(uform::pack_capacities_t const& capacities) : packer_(capacities), staging_(capacities.devices) {
-        for (staging_t& staging : staging_) {
-            staging.codes.resize(std::size_t(capacities.rows) * capacities.row_columns);
-            staging.segments.resize(capacities.segments);
+    text_step(std::size_t items, std::uint32_t devices, std::uint32_t rows)
+        : whole_(uform::compose(settings_for(items, rows), nullptr, uform::ram_operations(), devices, false)),
+          layout_(uform::lay_out(*whole_)), pool_(1),
+          batch_(*whole_, pool_,
+                 {devices, rows, row_columns_k, whole_->run.segments_capacity, whole_->run.bags_capacity}) {
+        for (std::uint32_t device = 0; device != devices; ++device) {
+            staging_.emplace_back(layout_.staging_parts.bytes);
+            views_.emplace_back(staging_.back().data(), layout_.staging_parts);
         }
     }
 
     void run(texts_t const& texts, bool with_bags) {
-        std::size_t const items = texts.offsets.size() - 1;
-        columns_.resize(items);
-        bags_.number(with_bags ? texts.bags.data() : nullptr, items);
-        for (std::size_t item = 0; item != items; ++item)
-            columns_[item] = 1 + static_cast<std::uint32_t>(std::min<std::uint64_t>(
-                                     texts.offsets[item + 1] - texts.offsets[item], row_columns_k - 1));
-        packer_.plan(columns_, bags_.bags(), bags_.count());
-        for (std::size_t item = 0; item != items; ++item)
-            fill(texts, item);
+        uform_items_t items{};
+        items.count = texts.count();
+        items.tape = texts.tape.data();
+        items.tape_offsets = texts.offsets.data();
+        items.tape_bytes = texts.tape.size();
+        batch_.plan(items, {}, with_bags ? texts.bags.data() : nullptr, nullptr);
+        batch_.fill(views_);
+        batch_.finish();
     }
 
-    std::uint64_t dropped() const { return packer_.dropped(); }
+    std::uint64_t dropped() const { return batch_.dropped(); }
 
 private:
-    void fill(texts_t const& texts, std::size_t item) {
-        uform::packed_item_t const& place = packer_.items()[item];
-        if (place.device == uform::dropped_k)
-            return;
-        staging_t& staging = staging_[place.device];
-        std::uint32_t const columns = columns_[item];
-        std::uint32_t const bag = bags_.bags().empty() ? static_cast<std::uint32_t>(item) : bags_.bags()[item];
-        staging.segments[place.segment] = {place.first,
-                                           columns,
-                                           columns,
-                                           packer_.bags()[bag].place,
-                                           0,
-                                           1,
-                                           {static_cast<std::uint16_t>(columns - 1), 1, 1},
-                                           0};
-        std::uint16_t* const codes = staging.codes.data() + place.first;
-        std::uint8_t const* const bytes = texts.tape.data() + texts.offsets[item];
-        codes[0] = marker_code_k;
-        for (std::uint32_t byte = 0; byte + 1 < columns; ++byte)
-            codes[byte + 1] = bytes[byte];
-    }
-
-    uform::packer packer_;
-    uform::bag_numbering bags_;
-    std::vector<std::uint32_t> columns_;
-    std::vector<staging_t> staging_;
+    std::unique_ptr<uform::composition> whole_;
+    uform::replica_layout layout_;
+    uform::thread_pool pool_;
+    uform::batch batch_;
+    std::vector<std::vector<std::uint8_t>> staging_;
+    std::vector<uform::staging_view> views_;
 };
 
 void measure(char const* name, std::size_t items, std::size_t bytes, std::uint32_t devices, bool even,
@@ -106,8 +92,7 @@ void measure(char const* name, std::size_t items, std::size_t bytes, std::uint32
     using clock = std::chrono::steady_clock;
     texts_t const texts = make_texts(items, bytes, even, std::max<std::size_t>(items_per_bag, 1));
     auto const rows = static_cast<std::uint32_t>(texts.tape.size() * 3 / 2 / row_columns_k / devices + 1);
-    auto const capacity = static_cast<std::uint32_t>(items);
-    text_step step({devices, rows, row_columns_k, capacity, capacity});
+    text_step step(items, devices, rows);
     step.run(texts, items_per_bag);
     std::vector<double> seconds(31);
     for (double& spent : seconds) {

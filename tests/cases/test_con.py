@@ -160,7 +160,6 @@ def test_CON_13_wrong_offsets_are_refused(set_name: str) -> None:
     assert Call(contents, attract=((0, 1, 1.0),)).step(trainer).stats.step == 1
 
 
-
 def test_CON_13_wrong_ids_and_weights_are_refused() -> None:
     trainer = make_trainer(objective=Objective.CONTRASTIVE, contrastive=Contrastive(max_edges_per_device=3))
     modalities, contents = [uform.Modality.TEXT] * 2, ["a", "b"]

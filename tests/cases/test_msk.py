@@ -61,12 +61,12 @@ def test_MSK_03_short_texts_many_draws(probability: float, random_fraction: floa
 
 def test_MSK_03_the_share_covered_is_the_one_asked_for() -> None:
     for probability in (0.02, 0.3, 0.77):
-        lengths = [1 + item % 8 for item in range(1000)]
+        lengths = [1 + item % 8 for item in range(400)]
         covered = [
             masks.cover_bytes(b"x" * length, masks.Draws(9, 4, item), probability=probability).places.size
             for item, length in enumerate(lengths)
         ]
-        assert sum(covered) / sum(lengths) == pytest.approx(probability, abs=0.02)
+        assert sum(covered) / sum(lengths) == pytest.approx(probability, abs=0.03)
 
 
 def test_MSK_05_mean_over_bytes() -> None:

@@ -89,7 +89,8 @@ def spread(trainer: uform.Trainer, *, deviation: float = 0.12, seed: int = 5) ->
 
 def picture(height: int, width: int, *, seed: int = 0, channels: int = CHANNELS) -> Array:
     """A noisy `uint8` picture."""
-    return np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    pixels: Array = np.random.default_rng(seed).integers(0, 256, (height, width, channels), dtype=np.uint8)
+    return pixels
 
 
 def unit_vectors(count: int, width: int, seed: int = 7) -> Array:

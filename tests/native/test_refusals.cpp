@@ -99,11 +99,13 @@ std::vector<refusal_t> bad_items() {
         {"contents[5]", [](spoilt_t& spoilt) { spoilt.call.contents[5].element = 9, spoilt.view(); }},
         {"contents[4]", [](spoilt_t& spoilt) { spoilt.call.contents[4].data = nullptr, spoilt.view(); }},
         {"contents[5]", [](spoilt_t& spoilt) { spoilt.call.contents[5].data = nullptr, spoilt.view(); }},
-        {"sides[2]", [](spoilt_t& spoilt) { spoilt.call.sides.assign(10, 1), spoilt.call.sides[2] = 4, spoilt.view(); }},
+        {"sides[2]",
+         [](spoilt_t& spoilt) { spoilt.call.sides.assign(10, 1), spoilt.call.sides[2] = 4, spoilt.view(); }},
         {"offsets[2]", [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 2, 6}, 6); }},
         {"offsets[3]", [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 5, 7}, 6); }},
         {"offsets[3]", [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 5, UINT64_MAX}, 6); }},
-        {"contents", [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 6}, 6), spoilt.step.items.tape_offsets = nullptr; }},
+        {"contents",
+         [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 6}, 6), spoilt.step.items.tape_offsets = nullptr; }},
         {"contents", [](spoilt_t& spoilt) { spoilt.view_tape({0, 3, 6}, 6), spoilt.step.items.tape = nullptr; }},
         {"output", [](spoilt_t& spoilt) { spoilt.view(), spoilt.step.output.rows = 9; }},
         {"output", [](spoilt_t& spoilt) { spoilt.view(), spoilt.step.output.rows = 11; }},
@@ -134,12 +136,14 @@ void test_bad_arguments_leave_no_trace() {
     for (int32_t devices : {1, 2}) {
         executor_ptr const executor = make_executor(devices);
         auto options = tiny_options(uform_objective_joint_k);
-        if (devices == 2) options.contrastive.max_edges_per_device = 32;
+        if (devices == 2)
+            options.contrastive.max_edges_per_device = 32;
         trainer_ptr const tried = make_trainer(executor, options), twin = make_trainer(executor, options);
         run_steps(tried, image_text_call(), 2);
         run_steps(twin, image_text_call(), 2);
         for (auto const& refusals : {bad_edges(), bad_items()})
-            for (refusal_t const& refusal : refusals) check_refused(tried, refusal);
+            for (refusal_t const& refusal : refusals)
+                check_refused(tried, refusal);
         auto const tried_stats = run_step(tried, image_text_call(3)), twin_stats = run_step(twin, image_text_call(3));
         CHECK(tried_stats.step == 3);
         CHECK(tried_stats.loss == twin_stats.loss); // so the masks were the same: no draw was spent
@@ -168,7 +172,8 @@ void check_not_finite(trainer_ptr const& trainer, char const* name, size_t count
     std::vector<float> bad = good;
     bad[count / 2] = poison;
     require(uform_trainer_write(trainer.get(), name, bad.data(), count), "write");
-    std::vector<float> const weights = values_of(trainer), first = values_of(trainer, 2), second = values_of(trainer, 3);
+    std::vector<float> const weights = values_of(trainer), first = values_of(trainer, 2),
+                             second = values_of(trainer, 3);
     call_t const call = image_text_call();
     uform_step_t const step = call.step();
     uform_trainer_step_stats_t stats{};

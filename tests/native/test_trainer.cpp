@@ -1,4 +1,5 @@
-// A whole run on virtual devices: it learns, repeats itself bit for bit, shares work evenly, resumes, answers and counts.
+// A whole run on virtual devices: it learns, repeats itself bit for bit, shares work evenly, resumes, answers and
+// counts.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +20,8 @@ constexpr int32_t scalars_k[] = {uform_scalar_float32_k, uform_scalar_float16_k,
                                  uform_scalar_int8_k, uform_scalar_bit_k};
 
 double largest_difference(std::vector<float> const& left, std::vector<float> const& right) {
-    if (left.size() != right.size()) return std::numeric_limits<double>::infinity();
+    if (left.size() != right.size())
+        return std::numeric_limits<double>::infinity();
     double largest = 0;
     for (size_t place = 0; place != left.size(); ++place)
         largest = std::max(largest, std::fabs(double(left[place]) - double(right[place])));
@@ -49,10 +51,13 @@ void test_loss_falls() {
         for (int step = 0; step != steps; ++step) {
             CHECK(stats[step].step == uint64_t(step) + 1);
             check_terms(objective, stats[step]);
-            if (step < window) first += stats[step].loss / window;
-            if (step >= steps - window) last += stats[step].loss / window;
+            if (step < window)
+                first += stats[step].loss / window;
+            if (step >= steps - window)
+                last += stats[step].loss / window;
         }
-        if (!CHECK(last < 0.9 * first)) std::fprintf(stderr, "objective %d: %g to %g\n", objective, first, last);
+        if (!CHECK(last < 0.9 * first))
+            std::fprintf(stderr, "objective %d: %g to %g\n", objective, first, last);
     }
 }
 
@@ -76,7 +81,8 @@ void test_repeats_itself() {
         trainer_ptr const left = make_trainer(executor, tiny_options(objective));
         trainer_ptr const right = make_trainer(executor, tiny_options(objective));
         CHECK(same_bits(values_of(left), values_of(right)));
-        auto const left_stats = run_steps(left, image_text_call(), 3), right_stats = run_steps(right, image_text_call(), 3);
+        auto const left_stats = run_steps(left, image_text_call(), 3),
+                   right_stats = run_steps(right, image_text_call(), 3);
         CHECK(left_stats.back().loss == right_stats.back().loss);
         CHECK(same_run(left, right));
     }
@@ -90,7 +96,8 @@ void test_threads_change_nothing() {
     for (int32_t devices : {1, 2}) {
         trainer_ptr const one = make_trainer(make_executor(devices, 1), tiny_options(uform_objective_joint_k));
         trainer_ptr const three = make_trainer(make_executor(devices, 3), tiny_options(uform_objective_joint_k));
-        auto const one_stats = run_steps(one, image_text_call(), 3), three_stats = run_steps(three, image_text_call(), 3);
+        auto const one_stats = run_steps(one, image_text_call(), 3),
+                   three_stats = run_steps(three, image_text_call(), 3);
         CHECK(one_stats.back().loss == three_stats.back().loss);
         CHECK(same_run(one, three));
     }
@@ -107,8 +114,8 @@ course course_of(int32_t objective, int32_t devices) {
     trainer_ptr const trainer = make_trainer(make_executor(devices), tiny_options(objective));
     course made;
     for (auto const& stats : run_steps(trainer, call, 3))
-        for (double loss : {stats.loss, stats.contrastive_loss, stats.masked_text_loss, stats.masked_image_loss,
-                            stats.gradient_norm})
+        for (double loss :
+             {stats.loss, stats.contrastive_loss, stats.masked_text_loss, stats.masked_image_loss, stats.gradient_norm})
             made.losses.push_back(loss);
     made.weights = values_of(trainer);
     output_t output(call.count());
@@ -226,7 +233,8 @@ std::vector<uint8_t> answer_of(call_t const& call, size_t rows, int32_t scalar, 
 std::vector<float> embedding_alone(call_t const& call, uint32_t word) {
     call_t alone;
     for (size_t item = 0; item != call.count(); ++item)
-        if (call.bags[item] == word) alone.add_text(std::string(call.bytes[item].begin(), call.bytes[item].end()));
+        if (call.bags[item] == word)
+            alone.add_text(std::string(call.bytes[item].begin(), call.bytes[item].end()));
     alone.bags.assign(alone.count(), 3);
     std::vector<uint8_t> const bytes = answer_of(alone, 1, uform_scalar_float32_k, 0);
     std::vector<float> row(hidden_k);
@@ -277,7 +285,8 @@ void test_counts_what_is_lost() {
     CHECK(run_step(trainer, call).dropped == 0);
 
     call_t crowd;
-    for (int item = 0; item != 9; ++item) crowd.add_text(std::string(20, static_cast<char>('a' + item)));
+    for (int item = 0; item != 9; ++item)
+        crowd.add_text(std::string(20, static_cast<char>('a' + item)));
     crowd.attract = edges_of(crowd.count(), {{0, 8}, {8, 0}}); // item 8 is dropped, and its edges with it
     uform_step_t const step = crowd.step();
     require(uform_trainer_step(trainer.get(), &step, nullptr), "step");
@@ -302,25 +311,27 @@ uform_objective_plugin_t const probe_plugin = {
     .fields_count = 0,
     .config_bytes = 0,
     .derive = [](void*, uform_run_t const*, uform_declare_t const*) { return uform_status_success_k; },
-    .create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
-        *self = nullptr;
-        uform_parameter_request_t request{};
-        request.name = "level";
-        request.rows = 1;
-        request.kind = uform_parameter_kind_plain_k;
-        request.value = 2;
-        uform_status_t const status = declare->parameter(declare->host, &request, &probe_parameter_handle);
-        return status ? status : declare->term(declare->host, "probe_loss", 0.5, &probe_term_handle);
-    },
+    .create =
+        [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
+            *self = nullptr;
+            uform_parameter_request_t request{};
+            request.name = "level";
+            request.rows = 1;
+            request.kind = uform_parameter_kind_plain_k;
+            request.value = 2;
+            uform_status_t const status = declare->parameter(declare->host, &request, &probe_parameter_handle);
+            return status ? status : declare->term(declare->host, "probe_loss", 0.5, &probe_term_handle);
+        },
     .destroy = [](void*) {},
     .covered_capacity = [](void*) { return size_t(0); },
     .plan = [](void*, uform_plan_t const*, uint32_t) { return uform_status_success_k; },
-    .forward_backward = [](void*, uform_pass_t const* pass) {
-        float const level = *static_cast<float const*>(pass->weights[probe_parameter_handle]);
-        *pass->terms[probe_term_handle] += level;
-        *pass->gradients[probe_parameter_handle] += 0.5f;
-        return uform_status_success_k;
-    },
+    .forward_backward =
+        [](void*, uform_pass_t const* pass) {
+            float const level = *static_cast<float const*>(pass->weights[probe_parameter_handle]);
+            *pass->terms[probe_term_handle] += level;
+            *pass->gradients[probe_parameter_handle] += 0.5f;
+            return uform_status_success_k;
+        },
 };
 
 void test_third_partys_term() {
@@ -362,9 +373,11 @@ void test_steps_allocate_nothing() {
         uform_trainer_step_stats_t stats{};
         require(uform_trainer_step(trainer.get(), &step, &stats), "step");
         size_t const before = allocations();
-        for (int repeat = 0; repeat != 3; ++repeat) require(uform_trainer_step(trainer.get(), &step, &stats), "step");
+        for (int repeat = 0; repeat != 3; ++repeat)
+            require(uform_trainer_step(trainer.get(), &step, &stats), "step");
         size_t const taken = allocations() - before;
-        if (!CHECK(taken == 0)) std::fprintf(stderr, "%zu allocations\n", taken);
+        if (!CHECK(taken == 0))
+            std::fprintf(stderr, "%zu allocations\n", taken);
     }
 }
 
@@ -393,7 +406,8 @@ void test_serves_several_threads() {
             require(uform_trainer_save(shared.get(), path.c_str(), nullptr, nullptr, 0), "save");
         }
     });
-    for (std::thread& one : threads) one.join();
+    for (std::thread& one : threads)
+        one.join();
     trainer_ptr const alone = make_trainer(executor, tiny_options(uform_objective_contrastive_k));
     run_steps(alone, image_text_call(), 3);
     CHECK(same_run(neighbour, alone));

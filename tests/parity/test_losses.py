@@ -38,7 +38,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     count, width = draw(st.integers(1, 9)), draw(st.sampled_from([1, 2, 5, 16, 33]))
     groups = draw(st.integers(1, 3))
     sigmoid = draw(st.booleans())
-    each = {"min_size": count, "max_size": count}
+    each: dict[str, Any] = {"min_size": count, "max_size": count}
     return {
         "vectors": unit_vectors(count, width, draw(st.integers(0, 2**16))),
         "relations": Relations(
@@ -191,11 +191,12 @@ def test_scopes_ask_for_what_they_read() -> None:
 
 def test_arguments_of_other_lengths_are_refused() -> None:
     vectors, relations = unit_vectors(4, 8), relate(4, attract=((0, 1, 1.0),))
-    for field, value in (
-        ("modalities", [uform.Modality.TEXT] * 3),
-        ("sides", [uform.LateInteractionSide.QUERY] * 5),
-        ("temperature_groups", [0]),
-    ):
+    wrong: dict[str, Any] = {
+        "modalities": [uform.Modality.TEXT] * 3,
+        "sides": [uform.LateInteractionSide.QUERY] * 5,
+        "temperature_groups": [0],
+    }
+    for field, value in wrong.items():
         with pytest.raises(ValueError, match=field):
             uform.losses.contrastive(ram(), vectors, relations=relations, **{field: value})
     with pytest.raises(ValueError, match="temperature_groups"):
@@ -241,5 +242,5 @@ def test_masked_bytes_of_strided_arrays() -> None:
     ],
 )
 def test_masked_bytes_refuses_other_arrays(logits: Any, targets: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="logits|targets"):
+    with pytest.raises((TypeError, ValueError), match=r"logits|targets"):
         uform.losses.masked_bytes(ram(), logits, targets)

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import encoder, masked, rotary, step
-from oracle.contrastive import Form
-from oracle.image import patches_of
-from oracle.numeric import Array, gradient, logsumexp, softmax, softplus, unit
-from oracle.optimizer import AdamW, Schedule, clip, global_norm
-from oracle.pairs import classify
-from oracle.parameters import BIAS, LOG_INVERSE_TEMPERATURE, TEXT_MASK, depth_of, initialize, inner_width
-from oracle.philox import philox4x32
-from oracle.relations import Relations, to_bags
-from oracle.segment import Segment, text_segment
+
+from tests.oracle import encoder, masked, rotary, step
+from tests.oracle.contrastive import Form
+from tests.oracle.image import patches_of
+from tests.oracle.numeric import Array, gradient, logsumexp, softmax, softplus, unit
+from tests.oracle.optimizer import AdamW, Schedule, clip, global_norm
+from tests.oracle.pairs import classify
+from tests.oracle.parameters import BIAS, LOG_INVERSE_TEMPERATURE, TEXT_MASK, depth_of, initialize, inner_width
+from tests.oracle.philox import philox4x32
+from tests.oracle.relations import Relations, to_bags
+from tests.oracle.segment import Segment, text_segment
 
 FORMS = list(Form)
 DIGITS = 6e-7

@@ -6,11 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import contrastive
-from oracle.contrastive import Form
-from oracle.numeric import Array, logsumexp
-from oracle.pairs import AmbientScope, Negatives, PairClass, Pairs, Side, classify, modalities_by_bag, sides_by_bag
-from oracle.relations import DROPPED, BagRelations, Relations, edges_of, merge, to_bags
+
+from tests.oracle import contrastive
+from tests.oracle.contrastive import Form
+from tests.oracle.numeric import Array, logsumexp
+from tests.oracle.pairs import (
+    AmbientScope,
+    Negatives,
+    PairClass,
+    Pairs,
+    Side,
+    classify,
+    modalities_by_bag,
+    sides_by_bag,
+)
+from tests.oracle.relations import DROPPED, BagRelations, Relations, edges_of, merge, to_bags
 
 FORMS = list(Form)
 PAIRED = tuple((row, row + 4, 1.0) for row in range(4))

@@ -1,11 +1,13 @@
-from typing import Any, final
+from typing import Any, Never, final
 
 import numpy
+from typing_extensions import CapsuleType
 
 from uform._ext.enums import Scalar
 
 @final
 class Arena:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @classmethod
     def for_ram(cls, capacity: int = 0) -> Arena: ...
     @classmethod
@@ -20,6 +22,7 @@ class Arena:
 
 @final
 class ArenaBuffer:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
     def arena(self) -> Arena: ...
     @property
@@ -39,7 +42,7 @@ class ArenaBuffer:
         max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
-    ) -> object: ...
+    ) -> CapsuleType: ...
 
 class Lease: ...
 class Pin: ...

@@ -3,7 +3,7 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t
 
 from uform._ext.c_api cimport (
     uform_arena_allocate,
@@ -118,7 +118,7 @@ cdef class ArenaBuffer:
     """Rows of equal width in an arena, which it keeps alive.
 
     It has the buffer protocol and DLPack, so that NumPy, PyTorch and others see it without a copy. The element type is
-    `scalar`'s. The buffer protocol knows no bfloat16 and shows its bits as `uint16`; DLPack hands it over as what it is.
+    `scalar`'s. The buffer protocol knows no bfloat16 and shows its bits as `uint16`; DLPack hands it over as it is.
     BIT shows the bytes that the bits are packed in.
 
     Attributes:

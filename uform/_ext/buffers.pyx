@@ -23,11 +23,15 @@ cdef extern from "Python.h":
 cdef uint64_t nothing = 0
 
 
+# By their bytes, the largest unsigned integers.
+_HIGHEST = {size: 2 ** (8 * size) - 1 for size in (1, 4, 8)}
+
+
 cdef class View:
 
     @staticmethod
     cdef View borrow(object source):
-        """Raises what the exporter raises: BufferError where it wants pointers to pointers, TypeError where it is none."""
+        """Raises what the exporter raises: BufferError for pointers to pointers, TypeError where it is none."""
         cdef View view = View.__new__(View)
         PyObject_GetBuffer(source, &view.c, PyBUF_RECORDS_RO)
         view.held = True

@@ -4,8 +4,7 @@
 from libc.stdint cimport uint64_t
 
 from uform._ext.buffers cimport Vector, exports_buffer, float_vector, unsigned_vector
-from uform._ext.c_api cimport uform_choice_texts_t
-from uform._ext.tape cimport Tape, as_tape, encoded, joined
+from uform._ext.tape cimport as_tape, encoded, joined
 
 import itertools
 
@@ -45,8 +44,8 @@ cdef int _take_sequence(ChoiceTexts parsed, object choices, size_t items) except
     try:
         entries = list(choices)
     except TypeError:
-        raise TypeError(f"choices is of type {type(choices).__name__}: expected a list of texts, or a list of such lists") \
-            from None
+        raise TypeError(f"choices is of type {type(choices).__name__}: expected a list of texts, or a list of "
+                        "such lists") from None
     if all([_is_text(entry) for entry in entries]):
         parsed.texts = joined([encoded(entry, f"choices[{place}]") for place, entry in enumerate(entries)])
         return 0
@@ -86,8 +85,8 @@ cdef int _take_targets(ChoiceTexts parsed, object targets, size_t items) except 
         parsed.targets = float_vector(targets[0], "choice_targets.values")
         parsed.target_offsets = unsigned_vector(targets[1], sizeof(uint64_t), "choice_targets.offsets")
         if parsed.target_offsets.count != items + 1:
-            raise ValueError(f"choice_targets.offsets has {parsed.target_offsets.count} entries: expected {items + 1}, one "
-                             "more than the contents")
+            raise ValueError(f"choice_targets.offsets has {parsed.target_offsets.count} entries: expected {items + 1}, "
+                             "one more than the contents")
     else:
         _take_target_rows(parsed, targets, items)
     parsed.c.targets = <const float*>parsed.targets.data
@@ -100,7 +99,8 @@ cdef int _take_target_rows(ChoiceTexts parsed, object targets, size_t items) exc
     try:
         rows = list(targets)
     except TypeError:
-        raise TypeError(f"choice_targets is of type {type(targets).__name__}: expected a list of rows, or a tape") from None
+        raise TypeError(f"choice_targets is of type {type(targets).__name__}: expected a list of rows, or a "
+                        "tape") from None
     if len(rows) != items:
         raise ValueError(f"choice_targets has {len(rows)} rows: expected {items}, one a content")
     arrays = []

@@ -2,7 +2,7 @@
 """What configures a run: structures that mirror the C ones field by field. A field left out is zero, which derives."""
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t
 
 from uform._ext.c_api cimport UFORM_MATRYOSHKA_CAPACITY
 from uform._ext.fields cimport as_double, as_enum, as_int32, as_int64
@@ -370,9 +370,11 @@ How the late-interaction loss scores the token vectors of queries and documents;
         self.inverse_temperature = as_double(inverse_temperature, "LateInteraction.inverse_temperature")
         self.bias = as_double(bias, "LateInteraction.bias")
         self.max_query_span = as_int32(max_query_span, "LateInteraction.max_query_span")
-        self.max_query_tokens_per_device = as_int32(max_query_tokens_per_device, "LateInteraction.max_query_tokens_per_device")
+        self.max_query_tokens_per_device = as_int32(
+            max_query_tokens_per_device, "LateInteraction.max_query_tokens_per_device")
         self.max_documents_per_device = as_int32(max_documents_per_device, "LateInteraction.max_documents_per_device")
-        self.max_document_tokens_per_device = as_int32(max_document_tokens_per_device, "LateInteraction.max_document_tokens_per_device")
+        self.max_document_tokens_per_device = as_int32(
+            max_document_tokens_per_device, "LateInteraction.max_document_tokens_per_device")
         self.pair_loss = as_enum(PairLossForm, pair_loss, "LateInteraction.pair_loss")
 
     cdef void fill(self, uform_late_interaction_t* c):

@@ -12,7 +12,6 @@ from uform._ext.c_api cimport (
     uform_element_float32_k,
     uform_element_int16_k,
     uform_element_uint8_k,
-    uform_items_t,
 )
 from uform._ext.decoders cimport decode
 from uform._ext.tape cimport Tape, as_tape
@@ -161,7 +160,8 @@ cdef int _take_text(Items items, size_t place, object text) except -1:
 
 cdef View _text_bytes(object text, size_t place):
     if not exports_buffer(text) and not hasattr(text, "__array__"):
-        raise TypeError(f"contents[{place}] is of type {type(text).__name__}: expected a text, as str or a buffer of bytes")
+        raise TypeError(f"contents[{place}] is of type {type(text).__name__}: expected a text, as str or a "
+                        "buffer of bytes")
     return dense_bytes(text, f"contents[{place}]")
 
 
@@ -191,7 +191,8 @@ cdef View _array(object source, size_t place, int modality):
     if not exports_buffer(source) and hasattr(source, "__array__"):
         source = np.asarray(source)
     if not exports_buffer(source):
-        raise TypeError(f"contents[{place}] is of type {type(source).__name__}: expected {expected}, or the encoded bytes")
+        raise TypeError(f"contents[{place}] is of type {type(source).__name__}: expected {expected}, or the "
+                        "encoded bytes")
     try:
         return View.borrow(source)
     except (BufferError, ValueError, TypeError) as error:

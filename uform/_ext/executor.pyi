@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeVar, final
+from typing import Never, TypeVar, final
 
 from uform._ext.enums import GPUClass
 
@@ -10,6 +10,7 @@ def find_blas() -> str | None: ...
 
 @final
 class Executor:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @classmethod
     def for_vram(cls, devices: Sequence[int] | None = None) -> Executor: ...
     @classmethod

@@ -149,7 +149,7 @@ cdef class Executor:
         return self.worker.submit(call)
 
     cdef int enter(self) except -1:
-        """Begins a call on the devices, after those of other threads; one from within a call's own callback is refused."""
+        """Begins a call on the devices, after those of other threads; one from within a call is refused."""
         self.order.acquire()
         if self.busy:
             self.order.release()

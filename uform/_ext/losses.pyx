@@ -92,7 +92,7 @@ def contrastive(
     items, width = given.shape
     memset(&problem, 0, sizeof(problem))
     form.fill(&problem.contrastive)
-    edges = None if relations is None else (<Relations>relations).fill(&problem.relations)
+    _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
     if modalities is not None:
         modality_of = flags(modalities, items, max(Modality), "modalities")
         problem.modalities = <const uint8_t*>modality_of.data
@@ -104,8 +104,13 @@ def contrastive(
         problem.temperature_groups = <const uint32_t*>group_of.data
     groups = max(form.temperature_groups, 1)
     answer = PairLoss(
-        0.0, np.zeros_like(given), np.zeros(groups, np.float32), np.zeros(groups, np.float32), np.zeros(items, np.float32),
-        np.zeros(items, np.uint32))
+        loss=0.0,
+        gradient=np.zeros_like(given),
+        log_inverse_temperature_gradient=np.zeros(groups, np.float32),
+        bias_gradient=np.zeros(groups, np.float32),
+        row_losses=np.zeros(items, np.float32),
+        rows=np.zeros(items, np.uint32),
+    )
     vectors = View.borrow(given)
     written = [View.borrow(array) for array in answer[1:]]
     problem.embeddings = <const float*>vectors.c.buf

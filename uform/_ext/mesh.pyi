@@ -1,4 +1,4 @@
-from typing import Final, final
+from typing import Final, Never, final
 
 from uform._ext.enums import GPUClass, MultimemTier
 from uform._ext.executor import Executor
@@ -47,6 +47,7 @@ class MeshDescription(Record):
 
 @final
 class Mesh:
+    def __init__(self, *args: Never, **kwargs: Never) -> None: ...
     @property
     def executor(self) -> Executor: ...
     @property

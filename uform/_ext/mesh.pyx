@@ -2,7 +2,6 @@
 """The world of a run: the devices that step together."""
 
 cimport cython
-from libc.stdint cimport int32_t
 
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_double, as_enum, as_int32, as_path
@@ -154,8 +153,8 @@ cdef int _check_options(MeshOptions options) except -1:
     if options.host_domain_count < 0:
         raise ValueError(f"MeshOptions.host_domain_count is {options.host_domain_count}: expected at least 0")
     if not 0 <= options.host_domain_index < count:
-        raise ValueError(f"MeshOptions.host_domain_index is {options.host_domain_index}: expected 0 to {count - 1}, below "
-                         "host_domain_count")
+        raise ValueError(f"MeshOptions.host_domain_index is {options.host_domain_index}: expected 0 to {count - 1}, "
+                         "below host_domain_count")
     if options.timeout_seconds < 0:
         raise ValueError(f"MeshOptions.timeout_seconds is {options.timeout_seconds}: expected at least 0")
     return 0

@@ -108,8 +108,8 @@ cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, obj
     if config is None:
         return 0
     if not exports_buffer(config):
-        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}: expected a buffer that holds the plugin's "
-                        "configuration structure, or None")
+        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}: expected a buffer that holds the "
+                        "plugin's configuration structure, or None")
     structure = _bytes_of(config, name)
     options.keepers.append(structure)
     option.config = <const char*>structure

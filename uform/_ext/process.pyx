@@ -14,5 +14,5 @@ def version() -> str:
 
 
 def show_config() -> dict[str, Any]:
-    """How the library was built (version, compiler, whether VRAM is in), and the `blas` that RAM executors would open."""
+    """How the library was built (version, compiler, whether VRAM is in), and the `blas` that RAM executors open."""
     return {**json.loads(uform_build_config()), "blas": find_blas() or "plain"}

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Final, final
 
 from uform._ext.record import Fields
@@ -9,13 +8,13 @@ class Edges(Fields):
     def __new__(
         cls,
         *,
-        offsets: Buffer | Sequence[int] | None = None,
-        ids: Buffer | Sequence[int] | None = None,
-        weights: Buffer | Sequence[float] | None = None,
+        offsets: Buffer | None = None,
+        ids: Buffer | None = None,
+        weights: Buffer | None = None,
     ) -> Edges: ...
-    offsets: Final[Buffer | Sequence[int] | None]
-    ids: Final[Buffer | Sequence[int] | None]
-    weights: Final[Buffer | Sequence[float] | None]
+    offsets: Final[Buffer | None]
+    ids: Final[Buffer | None]
+    weights: Final[Buffer | None]
 
 @final
 class Relations(Fields):

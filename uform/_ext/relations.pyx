@@ -14,8 +14,8 @@ cdef class Edges(Fields):
     """Edges(*, offsets=None, ids=None, weights=None)\n--\n\n\
 One edge set over a step's items, as compressed sparse rows of buffers borrowed until the step is final.
 
-    Item `i` has an edge to each of the items `ids[offsets[i]:offsets[i + 1]]`. Buffers of the types below are read where
-    they are; other integers, and sequences of int, are converted at each call, with a range check.
+    Item `i` has an edge to each of the items `ids[offsets[i]:offsets[i + 1]]`. Buffers of the types below are read
+    where they are; other integers, and sequences of int, are converted at each call, with a range check.
 
     Attributes:
         offsets: `uint64`, one more than the call's items: the first is 0, none falls, the last is the number of ids.
@@ -103,7 +103,7 @@ cdef Edges _edges(object value, str field):
     if value is None or type(value) is Edges:
         return value
     if not isinstance(value, tuple):
-        raise TypeError(f"{field} is of type {type(value).__name__}: expected Edges, or a tuple (offsets, ids, weights)")
+        raise TypeError(f"{field} is of type {type(value).__name__}: expected Edges or a tuple (offsets, ids, weights)")
     if len(value) > 3:
         raise ValueError(f"{field} has {len(value)} fields: Edges have 3: offsets, ids, weights")
     return Edges(**dict(zip(Edges._fields, value)))

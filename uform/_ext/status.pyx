@@ -38,7 +38,7 @@ _EXCEPTIONS = (
 
 
 cdef int check(uform_status_t status) except -1 nogil:
-    """Raises what a call answered, with this thread's message. It takes the GIL only where there is something to raise."""
+    """Raises what a call answered, with this thread's message; takes the GIL only where there is something to raise."""
     if status == uform_status_success_k:
         return 0
     with gil:

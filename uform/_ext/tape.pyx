@@ -1,5 +1,5 @@
 # cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
-"""Texts end to end, borrowed from whoever holds them so: `(data, offsets)`, a buffer with `.offsets`, an Arrow array."""
+"""Texts end to end, borrowed from who holds them so: `(data, offsets)`, a buffer with `.offsets`, an Arrow array."""
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -56,8 +56,8 @@ cdef Tape as_tape(object texts, str field):
     """The texts as a tape, or None where they are a sequence."""
     if isinstance(texts, tuple):
         if len(texts) != 2:
-            raise ValueError(f"{field} is a tuple of {len(texts)}: a tuple is a tape (data, offsets); a sequence of texts "
-                             "is a list")
+            raise ValueError(f"{field} is a tuple of {len(texts)}: a tuple is a tape (data, offsets); a sequence of "
+                             "texts is a list")
         return _tape_of(texts[0], texts[1], field)
     if hasattr(texts, "combine_chunks"):  # a column of a pyarrow table is made of arrays
         texts = texts.combine_chunks()
@@ -91,8 +91,8 @@ cdef Tape _tape_of_arrow(object texts, str field):
     cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
     cdef bytes format = schema.format
     if format not in (b"u", b"z", b"U", b"Z") or schema.dictionary != NULL:
-        raise TypeError(f"{field} is an Arrow array of format '{format.decode()}': expected string, binary or their large "
-                        "variants")
+        raise TypeError(f"{field} is an Arrow array of format '{format.decode()}': expected string, binary or their "
+                        "large variants")
     _refuse_nulls(array, field)
     cdef Tape tape = Tape.__new__(Tape)
     cdef Vector places

@@ -197,7 +197,8 @@ cdef class Trainer(Receiver):
         """
         return StepCall(
             self, modalities, contents, bags=bags, temperature_groups=temperature_groups, sides=sides, choices=choices,
-            choice_targets=choice_targets, relations=relations, arena=arena, outputs_scalar=outputs_scalar, stats=stats)()
+            choice_targets=choice_targets, relations=relations, arena=arena, outputs_scalar=outputs_scalar, stats=stats,
+        )()
 
     def save(self, path: _PathLike, /, *, progress: _Progress | None = None, progress_steps: int = 0) -> None:
         """Writes the weights and the step as a checkpoint.

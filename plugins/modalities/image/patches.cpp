@@ -7,8 +7,6 @@ namespace uform::image {
 
 namespace {
 
-constexpr uint32_t most_channels_k = 4;
-
 uint8_t over_white(uint32_t value, uint32_t alpha) {
     return static_cast<uint8_t>((value * alpha + 255 * (255 - alpha) + 127) / 255);
 }
@@ -70,61 +68,70 @@ struct span {
         last_weight = first == last ? 0 : static_cast<uint32_t>(end - uint64_t(last) * scaled);
     }
     span() = default;
+
+    uint32_t weight(uint32_t at, uint32_t scaled) const {
+        return at == first ? first_weight : at == last ? last_weight : scaled;
+    }
 };
 
 /** Pixels of one row of the scaled picture, each the average of the area that it covers: exact until rounded once. */
 template <uint32_t from, uint32_t to> class area_reader {
 public:
-    area_reader(picture const& from_picture, grid const& grid) : from_(from_picture), grid_(grid) {}
+    area_reader(picture const& from_picture, grid const& grid)
+        : reader_(from_picture), height_(from_picture.height), width_(from_picture.width), grid_(grid) {}
 
+    /** At most `most_side_k` pixels at a time. */
     void read(uint32_t y, uint32_t x, uint32_t count, uint8_t* to_pixels) {
         for (uint32_t pixel = 0; pixel != count; ++pixel)
-            spans_[pixel] = span(x + pixel, grid_.width, from_.width);
+            spans_[pixel] = span(x + pixel, grid_.width, width_);
         std::fill_n(sums_, size_t(count) * to, uint64_t(0));
-        span const rows(y, grid_.height, from_.height);
-        for (uint32_t row = rows.first; row <= rows.last; ++row)
-            add_row(row, count,
-                    row == rows.first  ? rows.first_weight
-                    : row == rows.last ? rows.last_weight
-                                       : grid_.height);
-        uint64_t const area = uint64_t(from_.height) * from_.width;
+        span const rows(y, grid_.height, height_);
+        uint32_t const end = spans_[count - 1].last + 1;
+        for (uint32_t begin = spans_[0].first; begin < end; begin += strip_k) {
+            uint32_t const columns = std::min(strip_k, end - begin);
+            sum_rows(rows, begin, columns);
+            share_columns(begin, columns, count);
+        }
+        uint64_t const area = uint64_t(height_) * width_;
         for (size_t value = 0; value != size_t(count) * to; ++value)
             to_pixels[value] = static_cast<uint8_t>((sums_[value] + area / 2) / area);
     }
 
 private:
-    void add_row(uint32_t row, uint32_t count, uint64_t weight) {
-        uint8_t const* const pixels = from_.pixels + int64_t(row) * from_.row_stride;
+    static constexpr uint32_t strip_k = 512; // source columns at a time
+
+    /** Sums every source column of a strip over the rows: at most 255 times the picture's height. */
+    void sum_rows(span const& rows, uint32_t begin, uint32_t columns) {
+        size_t const values = size_t(columns) * to;
+        std::fill_n(column_sums_, values, 0u);
+        for (uint32_t row = rows.first; row <= rows.last; ++row) {
+            uint32_t const weight = rows.weight(row, grid_.height);
+            reader_.read(row, begin, columns, line_);
+            for (size_t value = 0; value != values; ++value)
+                column_sums_[value] += weight * line_[value];
+        }
+    }
+
+    void share_columns(uint32_t begin, uint32_t columns, uint32_t count) {
         for (uint32_t pixel = 0; pixel != count; ++pixel) {
-            uint32_t sums[most_channels_k]; // at most 255 times the picture's width
-            add_columns(pixels, spans_[pixel], sums);
-            for (uint32_t channel = 0; channel != to; ++channel)
-                sums_[size_t(pixel) * to + channel] += weight * sums[channel];
+            span const& covered = spans_[pixel];
+            uint32_t const last = std::min(covered.last, begin + columns - 1);
+            for (uint32_t column = std::max(covered.first, begin); column <= last; ++column) {
+                uint64_t const weight = covered.weight(column, grid_.width);
+                for (uint32_t channel = 0; channel != to; ++channel)
+                    sums_[size_t(pixel) * to + channel] += weight * column_sums_[(column - begin) * to + channel];
+            }
         }
     }
 
-    void add_columns(uint8_t const* pixels, span const& columns, uint32_t* sums) {
-        uint8_t pixel[most_channels_k], last[most_channels_k];
-        uint32_t inner[most_channels_k] = {};
-        uint8_t const* at = pixels + int64_t(columns.first) * from_.column_stride;
-        read_pixel<from, to>(at, from_.channel_stride, pixel);
-        for (uint32_t column = columns.first + 1; column < columns.last; ++column) {
-            at += from_.column_stride;
-            uint8_t between[most_channels_k];
-            read_pixel<from, to>(at, from_.channel_stride, between);
-            for (uint32_t channel = 0; channel != to; ++channel)
-                inner[channel] += between[channel];
-        }
-        read_pixel<from, to>(pixels + int64_t(columns.last) * from_.column_stride, from_.channel_stride, last);
-        for (uint32_t channel = 0; channel != to; ++channel)
-            sums[channel] = columns.first_weight * pixel[channel] + grid_.width * inner[channel] +
-                            columns.last_weight * last[channel];
-    }
-
-    picture const& from_;
+    row_reader<from, to> reader_;
+    uint32_t height_;
+    uint32_t width_;
     grid const& grid_;
     span spans_[most_side_k];
-    uint64_t sums_[most_side_k * most_channels_k];
+    uint8_t line_[strip_k * to];
+    uint32_t column_sums_[strip_k * to];
+    uint64_t sums_[most_side_k * to];
 };
 
 /** Shares the rows of a picture among the patches that they cross. */

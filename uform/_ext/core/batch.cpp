@@ -13,7 +13,8 @@ constexpr size_t items_chunk_k = 512;
 
 void check_tape(uform_items_t const& items) {
     if (!items.tape_offsets)
-        fail(uform_status_invalid_argument_k, "contents: ", items.count, " items came, but neither contents nor offsets");
+        fail(uform_status_invalid_argument_k, "contents: ", items.count,
+             " items came, but neither contents nor offsets");
     if (!items.tape && items.tape_bytes)
         fail(uform_status_invalid_argument_k, "contents: the tape of ", items.tape_bytes, " bytes is missing");
     uint64_t before = 0;
@@ -85,10 +86,10 @@ void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen) {
     items_count_ = chosen.empty() ? items.count : chosen.size();
     if (items_.size() >= items_count_)
         return;
-    items_.resize(items_count_);
     columns_.resize(items_count_);
     first_.resize(items_count_);
     before_.resize(items_count_);
+    items_.resize(items_count_); // last: its size tells that all of them have room
 }
 
 std::span<uint32_t const> batch::measure_all(uform_items_t const& items) {

@@ -159,6 +159,7 @@ void evaluate_pairs(executor& on, selection const& objective, uform_contrastive_
         fail(uform_status_invalid_argument_k, "embeddings: at most ", UINT32_MAX - 1, " vectors, not ", problem.count);
     check_relations(problem.relations, problem.count,
                     static_cast<uint64_t>(std::max(problem.contrastive.max_edges_per_device, 0)), 1);
+    check_sides(problem.sides, problem.count);
     std::lock_guard order(on.order());
     evaluation(on, objective, problem).run();
 }

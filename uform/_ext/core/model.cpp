@@ -75,6 +75,8 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
              " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
     if (bags == 0)
         return 0;
+    if (!output.data)
+        fail(uform_status_invalid_argument_k, "output: its data is missing");
     group_by_bag(items);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(bag_columns_);

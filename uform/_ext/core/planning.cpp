@@ -18,16 +18,16 @@ struct planning_callbacks {
             planning& self = *host->planning;
             if (by_bag) {
                 if (!self.has_bag_rows_) {
-                    collect_units(self, [&](uform_item_t const& item) { return item.bag; });
-                    self.bag_rows_ = self.bag_pairs_.plan(*self.step_.relations, self.units_,
+                    auto const units = collect_units(self, [](uform_item_t const& item) { return item.bag; });
+                    self.bag_rows_ = self.bag_pairs_.plan(*self.step_.relations, units,
                                                           static_cast<uint32_t>(self.step_.bags.size()));
                     self.has_bag_rows_ = true;
                 }
                 *pairs = self.bag_rows_;
             } else {
                 if (!self.has_item_rows_) {
-                    collect_units(self, [&](uform_item_t const& item) { return item.content; });
-                    self.item_rows_ = self.item_pairs_.plan(*self.step_.relations, self.units_,
+                    auto const units = collect_units(self, [](uform_item_t const& item) { return item.content; });
+                    self.item_rows_ = self.item_pairs_.plan(*self.step_.relations, units,
                                                             static_cast<uint32_t>(self.step_.items.size()));
                     self.has_item_rows_ = true;
                 }
@@ -36,7 +36,7 @@ struct planning_callbacks {
         });
     }
 
-    template <typename unit_at> static void collect_units(planning& self, unit_at&& unit) {
+    template <typename unit_at> static std::span<uint32_t const> collect_units(planning& self, unit_at&& unit) {
         size_t const count = self.step_.items.size();
         if (self.units_.size() < count)
             self.units_.resize(count);
@@ -44,6 +44,7 @@ struct planning_callbacks {
             uform_item_t const& item = self.step_.items[index];
             self.units_[index] = item.device == dropped_k ? no_unit_k : unit(item);
         }
+        return {self.units_.data(), count};
     }
 
     static uform_status_t flag(uform_host_t* host, uint32_t bag, uint8_t flags) {
@@ -104,6 +105,14 @@ struct planning_callbacks {
         });
     }
 };
+
+void check_sides(uint8_t const* sides, size_t items) {
+    if (!sides)
+        return;
+    for (size_t item = 0; item != items; ++item)
+        if (sides[item] > uform_late_interaction_side_query_and_document_k)
+            fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ", int(sides[item]));
+}
 
 planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
                    std::span<modality_instance const> modalities)

@@ -13,6 +13,9 @@
 
 namespace uform {
 
+/** Refuses a side that is none; `sides` is one an item, or null. */
+void check_sides(uint8_t const* sides, size_t items);
+
 class planning {
 public:
     static constexpr uint32_t counts_capacity_k = 16;

@@ -117,11 +117,7 @@ void trainer::check_step(uform_step_t const& step) const {
     if (count == 0)
         fail(uform_status_invalid_argument_k, "contents: a step needs at least one item in the world, none came");
     check_relations(step.relations, count, edges_limit(), whole_->run.devices);
-    if (step.sides)
-        for (size_t item = 0; item != count; ++item)
-            if (step.sides[item] > uform_late_interaction_side_query_and_document_k)
-                fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ",
-                     int(step.sides[item]));
+    check_sides(step.sides, count);
     if (step.choices && whole_->run.choices_capacity == 0)
         fail(uform_status_invalid_argument_k,
              "choices: the run has no room for them; give BatchShape.max_choices_per_item");

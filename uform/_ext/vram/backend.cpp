@@ -1,9 +1,223 @@
-/** What the core asks of the VRAM backend before it uses it. */
+#include "vram/backend.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
 #include "core/operations.h"
 #include "vram/device.h"
+#include "vram/operations.h"
 
 namespace uform {
 
 std::string vram_absence() { return vram::list_devices().reason; }
 
 } // namespace uform
+
+namespace uform::vram {
+
+namespace {
+
+constexpr std::array<std::pair<std::string_view, int>, 4> class_names_k = {{
+    {"AMPERE", uform_gpu_class_ampere_k},
+    {"ADA", uform_gpu_class_ada_k},
+    {"HOPPER", uform_gpu_class_hopper_k},
+    {"BLACKWELL", uform_gpu_class_blackwell_k},
+}};
+
+device_info const& find_device(device_inventory const& inventory, std::uint32_t place, std::int32_t index) {
+    for (device_info const& one : inventory.devices)
+        if (one.index == index)
+            return one;
+    fail(uform_status_device_k, "devices[", place, "]: ", index, " is no GPU: ", inventory.devices.size(),
+         " are visible, counted from 0");
+}
+
+int class_of_device(device_info const& one, std::uint32_t place) {
+    int const own = gpu_class_of(one.capability_major, one.capability_minor);
+    if (own == uform_gpu_class_none_k)
+        fail(uform_status_device_k, "devices[", place, "]: GPU ", one.index, " (", one.name,
+             ") has compute capability ", one.capability_major, ".", one.capability_minor, "; 8.0 is the least");
+    return own;
+}
+
+} // namespace
+
+int gpu_class_of(int major, int minor) noexcept {
+    int const capability = 10 * major + minor;
+    int result = uform_gpu_class_none_k;
+    for (auto const& [name, value] : class_names_k)
+        if (capability >= value)
+            result = value;
+    return result;
+}
+
+int lowered_gpu_class(int own, char const* wish) {
+    if (wish == nullptr || *wish == '\0')
+        return own;
+    for (auto const& [name, value] : class_names_k)
+        if (name == wish)
+            return std::min(own, value);
+    fail(uform_status_invalid_argument_k, "UFORM_GPU_CLASS: ", wish, " is none of AMPERE, ADA, HOPPER, BLACKWELL");
+}
+
+backend::backend(uform_backend_options_t const& options) {
+    device_inventory const inventory = list_devices();
+    if (!inventory.reason.empty())
+        fail(uform_status_device_k, inventory.reason);
+    if (options.devices_count == 0)
+        fail(uform_status_invalid_argument_k, "devices: at least one GPU is needed");
+    gpu_class_ = uform_gpu_class_blackwell_k;
+    for (std::uint32_t place = 0; place != options.devices_count; ++place) {
+        device_info const& one = find_device(inventory, place, options.devices[place]);
+        gpu_class_ = std::min(gpu_class_, class_of_device(one, place));
+        devices_.push_back(one.index);
+        multiprocessors_.push_back(one.multiprocessors);
+    }
+    gpu_class_ = lowered_gpu_class(gpu_class_, std::getenv("UFORM_GPU_CLASS"));
+    connect_peers();
+}
+
+void backend::connect_peers() {
+    constexpr char const* operation = "backend_create";
+    for (int from : devices_)
+        for (int to : devices_) {
+            if (from == to)
+                continue;
+            int can_access = 0;
+            check_cuda(cudaDeviceCanAccessPeer(&can_access, from, to), operation);
+            if (!can_access) {
+                connected_ = false;
+                continue;
+            }
+            check_cuda(cudaSetDevice(from), operation);
+            cudaError_t const result = cudaDeviceEnablePeerAccess(to, 0);
+            if (result != cudaErrorPeerAccessAlreadyEnabled)
+                check_cuda(result, operation);
+            else
+                cudaGetLastError();
+        }
+}
+
+stream* backend::create_stream(std::uint32_t place) const {
+    constexpr char const* operation = "stream_create";
+    if (place >= devices_.size())
+        fail(uform_status_internal_k, operation, ": place ", place, ", but there are ", devices_.size(), " devices");
+    auto const destroy = [](stream* one) { destroy_stream(one); };
+    std::unique_ptr<stream, decltype(destroy)> made(new stream);
+    made->device = devices_[place];
+    made->multiprocessors = multiprocessors_[place];
+    made->gpu_class = gpu_class_;
+    made->place = place;
+    check_cuda(cudaSetDevice(made->device), operation);
+    check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
+    check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
+    if (!connected_)
+        check_cuda(cudaMalloc(&made->bounce, bounce_bytes_k), operation);
+    return made.release();
+}
+
+void backend::destroy_stream(stream* made) noexcept {
+    if (made == nullptr)
+        return;
+    // A device that is lost answers every call with its error: there is nothing more to give back then.
+    cudaSetDevice(made->device);
+    if (made->handle)
+        cudaStreamSynchronize(made->handle);
+    cudaFree(made->bounce);
+    if (made->reached)
+        cudaEventDestroy(made->reached);
+    if (made->handle)
+        cudaStreamDestroy(made->handle);
+    cudaGetLastError();
+    delete made;
+}
+
+uform_status_t backend_create(uform_backend_options_t const* options, void** made) {
+    return guard([&] { *made = new backend(*options); });
+}
+
+void backend_destroy(void* opaque) { delete static_cast<backend*>(opaque); }
+
+char const* backend_gemm(void const* opaque) {
+    // Hopper's matrix instructions run on no later GPU.
+    bool const hopper = static_cast<backend const*>(opaque)->gpu_class() == uform_gpu_class_hopper_k;
+    return hopper ? "cutlass-sm90" : "cutlass-sm80";
+}
+
+uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made) {
+    return guard([&] {
+        *made = reinterpret_cast<uform_stream_t*>(static_cast<backend const*>(owner)->create_stream(place));
+    });
+}
+
+void stream_destroy(uform_stream_t* opaque) { backend::destroy_stream(reinterpret_cast<stream*>(opaque)); }
+
+namespace {
+
+/** Runs `body(stream)` with the stream's GPU current, under an operation's name. */
+template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, char const* operation, body_at&& body) {
+    return guard([&] {
+        stream& on = stream::of(opaque);
+        on.operation = operation;
+        make_current(on);
+        body(static_cast<stream const&>(on));
+    });
+}
+
+} // namespace
+
+/** Errors of kernels come up here: the message says which operation was started last on the stream. */
+uform_status_t stream_synchronize(uform_stream_t* opaque) {
+    return guard([&] {
+        stream const& on = stream::of(opaque);
+        make_current(on);
+        check_cuda(cudaStreamSynchronize(on.handle), on);
+    });
+}
+
+uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
+    return on_stream(opaque, "memory_allocate", [&](stream const& on) {
+        cudaError_t const result = cudaMalloc(memory, bytes ? bytes : 1);
+        if (result != cudaErrorMemoryAllocation)
+            return check_cuda(result, on);
+        cudaGetLastError();
+        std::size_t free = 0, whole = 0;
+        check_cuda(cudaMemGetInfo(&free, &whole), on);
+        fail(uform_status_out_of_memory_k, "GPU ", on.device, ": ", bytes, " bytes were asked for, ", free,
+             " are free of ", whole);
+    });
+}
+
+void memory_release(uform_stream_t* opaque, void* memory) {
+    cudaSetDevice(stream::of(opaque).device);
+    cudaFree(memory);
+    cudaGetLastError();
+}
+
+uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes) {
+    return on_stream(opaque, "memory_upload", [&](stream const& on) {
+        if (bytes)
+            check_cuda(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, on.handle), on);
+    });
+}
+
+uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes) {
+    return on_stream(opaque, "memory_download", [&](stream const& on) {
+        if (bytes)
+            check_cuda(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, on.handle), on);
+    });
+}
+
+uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes) {
+    return on_stream(opaque, "memory_zero", [&](stream const& on) {
+        if (bytes)
+            check_cuda(cudaMemsetAsync(device, 0, bytes, on.handle), on);
+    });
+}
+
+} // namespace uform::vram

@@ -1,0 +1,1 @@
+"""What turns contents of each modality into columns."""

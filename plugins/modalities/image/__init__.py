@@ -1,0 +1,1 @@
+"""Images as square patches; `decode` reads encoded ones."""

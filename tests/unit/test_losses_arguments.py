@@ -1,0 +1,155 @@
+"""The losses as functions: what they take and refuse."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import uform
+from uform.losses import MaskedLoss, PairLoss, contrastive, masked_bytes
+
+
+@pytest.fixture(scope="module")
+def executor() -> uform.Executor:
+    return uform.Executor.for_ram(threads=1)
+
+
+def vectors(items: int = 4, width: int = 8) -> Any:
+    values = np.random.default_rng(7).normal(size=(items, width)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def edges() -> uform.Relations:
+    return uform.Relations(attract=([0, 1, 2, 3, 4], [2, 3, 0, 1]))
+
+
+def test_a_pair_loss_has_its_fields(executor: uform.Executor) -> None:
+    found = contrastive(executor, vectors(), relations=edges())
+    assert isinstance(found, PairLoss)
+    assert isinstance(found.loss, float)
+    assert found.loss == pytest.approx(found.row_losses.mean())
+    assert found.gradient.shape == (4, 8)
+    assert found.gradient.dtype == np.float32
+    assert found.log_inverse_temperature_gradient.shape == found.bias_gradient.shape == (1,)
+    assert found.rows.tolist() == [0, 1, 2, 3]
+    assert found.bias_gradient[0] == 0
+    assert pickle.loads(pickle.dumps(found)).loss == found.loss
+
+
+def test_rows_are_the_items_that_count(executor: uform.Executor) -> None:
+    relations = uform.Relations(attract=([0, 0, 1, 1, 1], [3]))
+    found = contrastive(executor, vectors(), relations=relations, temperature_groups=[0, 0, 1, 0],
+                        contrastive=uform.Contrastive(temperature_groups=2))  # fmt: skip
+    assert found.rows.tolist() == [1]
+    assert found.row_losses.shape == (1,)
+    assert found.log_inverse_temperature_gradient.shape == (2,)
+    assert found.log_inverse_temperature_gradient[1] == 0
+
+
+def test_DST_05_strided_vectors_are_as_good(executor: uform.Executor) -> None:
+    wide = np.zeros((4, 20), np.float32)
+    wide[:, 2:18:2] = vectors()
+    expected = contrastive(executor, vectors(), relations=edges())
+    for given in (wide[:, 2:18:2], np.asfortranarray(vectors()), vectors().T.copy().T, memoryview(vectors())):
+        found = contrastive(executor, given, relations=edges())
+        assert found.loss == expected.loss
+        assert np.array_equal(found.gradient, expected.gradient)
+        assert found.gradient.flags.c_contiguous
+
+
+def test_vectors_are_not_written(executor: uform.Executor) -> None:
+    given = vectors()
+    given.flags.writeable = False
+    contrastive(executor, given, relations=edges())
+    assert np.array_equal(given, vectors())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.uint8, bool, object])
+def test_other_types_are_refused_by_name(executor: uform.Executor, dtype: Any) -> None:
+    with pytest.raises(TypeError, match=f"embeddings has the dtype {np.dtype(dtype)}: expected float32"):
+        contrastive(executor, vectors().astype(dtype), relations=edges())
+    with pytest.raises(TypeError, match=f"logits has the dtype {np.dtype(dtype)}: expected float32"):
+        masked_bytes(executor, np.zeros((2, 256), dtype), bytes(2))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_by_its_item(executor: uform.Executor, wrong: float) -> None:
+    given = vectors()
+    given[2, 5] = wrong
+    with pytest.raises(ValueError, match=r"embeddings\[2\] is not finite"):
+        contrastive(executor, given, relations=edges())
+    logits = np.zeros((3, 256), np.float32)
+    logits[1, 7] = wrong
+    with pytest.raises(ValueError, match=r"logits\[1\] is not finite"):
+        masked_bytes(executor, logits, bytes(3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"relations": ([0], [])}, TypeError, "relations is of type tuple: expected Relations, or None"),
+        (
+            {"relations": edges(), "contrastive": {}},
+            TypeError,
+            "contrastive is of type dict: expected Contrastive, or None",
+        ),
+        (
+            {"relations": uform.Relations(attract=([0, 1], [0]))},
+            ValueError,
+            r"relations\.attract\.offsets has 2 entries",
+        ),
+        ({"relations": edges(), "modalities": [0]}, ValueError, "modalities has 1 entries: expected 4"),
+        ({"relations": edges(), "modalities": [0, 1, 2, 4]}, ValueError, r"modalities\[3\] is 4"),
+        ({"relations": edges(), "sides": [0, 0, 0, 9]}, ValueError, r"sides\[3\] is 9"),
+        ({"relations": edges(), "temperature_groups": [0, 0, 0, 1]}, ValueError, "temperature_groups"),
+        (
+            {"relations": edges(), "contrastive": uform.Contrastive(ambient_scope=uform.AmbientScope.CROSS_MODAL)},
+            ValueError,
+            "modalities is None: expected for the ambient scope CROSS_MODAL",
+        ),
+        (
+            {"relations": edges(), "contrastive": uform.Contrastive(ambient_scope=uform.AmbientScope.CROSS_SIDE)},
+            ValueError,
+            "sides is None: expected for the ambient scope CROSS_SIDE",
+        ),
+        ({"relations": edges(), "contrastive": uform.Contrastive(matryoshka_dimensions=[9])}, ValueError, "matryoshka"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    executor: uform.Executor, arguments: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        contrastive(executor, vectors(), **arguments)
+
+
+def test_shapes_are_checked(executor: uform.Executor) -> None:
+    with pytest.raises(ValueError, match="embeddings has 1 axes: expected 2"):
+        contrastive(executor, np.zeros(4, np.float32), relations=None)
+    with pytest.raises(TypeError, match="embeddings is of type list: expected a float32 array"):
+        contrastive(executor, [[1.0]], relations=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"logits has the shape \(2, 255\): expected 256 columns"):
+        masked_bytes(executor, np.zeros((2, 255), np.float32), bytes(2))
+    with pytest.raises(ValueError, match="targets has 3 entries: expected 2, one a row of logits"):
+        masked_bytes(executor, np.zeros((2, 256), np.float32), bytes(3))
+    with pytest.raises(ValueError, match=r"targets\[1\] is 256"):
+        masked_bytes(executor, np.zeros((2, 256), np.float32), [0, 256])
+    with pytest.raises(TypeError, match="executor is of type NoneType: expected an Executor"):
+        masked_bytes(None, np.zeros((2, 256), np.float32), bytes(2))  # type: ignore[arg-type]
+
+
+def test_MSK_07_uniform_logits(executor: uform.Executor) -> None:
+    found = masked_bytes(executor, np.zeros((3, 256), np.float32), np.array([0, 7, 255], np.uint8))
+    assert isinstance(found, MaskedLoss)
+    assert found.loss == pytest.approx(5.545177, abs=1e-6)
+    assert found.gradient.shape == (3, 256)
+    assert np.abs(found.gradient.sum(axis=1)).max() < 1e-6
+
+
+def test_relations_of_nothing(executor: uform.Executor) -> None:
+    found = contrastive(executor, vectors(), relations=None)
+    assert found.loss == 0
+    assert not found.gradient.any()
+    assert found.rows.size == 0

@@ -1,0 +1,40 @@
+/** The GPUs of one executor, and the class of kernels that they all run. */
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <uform/plugin.h>
+
+#include "vram/stream.h"
+
+namespace uform::vram {
+
+/** The class of a compute capability: the newest whose kernels it runs; none below 8.0. */
+int gpu_class_of(int major, int minor) noexcept;
+
+/** The class to dispatch as: `own`, or what UFORM_GPU_CLASS lowers it to; a name that is none is refused. */
+int lowered_gpu_class(int own, char const* wish);
+
+class backend {
+public:
+    /** Refuses an index that names no GPU, and a GPU older than the kernels. */
+    explicit backend(uform_backend_options_t const& options);
+
+    /** The lowest class of its GPUs, lowered by UFORM_GPU_CLASS. */
+    int gpu_class() const noexcept { return gpu_class_; }
+
+    /** The stream of the device at a place; `destroy` ends it. */
+    stream* create_stream(std::uint32_t place) const;
+    static void destroy_stream(stream* made) noexcept;
+
+private:
+    void connect_peers();
+
+    std::vector<int> devices_;         // by place, an index of the CUDA runtime each
+    std::vector<int> multiprocessors_; // by place
+    int gpu_class_ = 0;
+    bool connected_ = true; // every GPU reads every other's memory
+};
+
+} // namespace uform::vram

@@ -1,0 +1,69 @@
+/** Every operation of the VRAM backend, by family, as the table's slots have them. */
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <uform/plugin.h>
+
+namespace uform::vram {
+
+// backend.cpp
+uform_status_t backend_create(uform_backend_options_t const* options, void** made);
+void backend_destroy(void* opaque);
+char const* backend_gemm(void const* opaque);
+uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made);
+void stream_destroy(uform_stream_t* opaque);
+uform_status_t stream_synchronize(uform_stream_t* opaque);
+uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
+void memory_release(uform_stream_t* opaque, void* memory);
+uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes);
+uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
+uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
+
+// weights.cu
+std::size_t state_bytes(std::uint32_t hidden);
+std::size_t weights_bytes(std::uint32_t kind, std::uint32_t rows, std::uint32_t columns);
+uform_status_t weights_import(uform_stream_t* opaque, std::uint32_t kind, std::uint32_t rows, std::uint32_t columns,
+                              float const* plain, void* working);
+
+// columns.cu
+uform_status_t columns_expand(uform_stream_t*, uform_columns_t const*);
+
+// embedding.cu
+std::size_t embedding_workspace_bytes(std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t columns);
+uform_status_t embedding_forward(uform_stream_t*, uform_embedding_t const*);
+uform_status_t embedding_backward(uform_stream_t*, uform_embedding_t const*);
+
+// patches.cu
+std::size_t patches_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t patches);
+uform_status_t patches_forward(uform_stream_t*, uform_patches_t const*);
+uform_status_t patches_backward(uform_stream_t*, uform_patches_t const*);
+
+// norm.cu
+std::size_t norm_workspace_bytes(std::uint32_t hidden, std::uint32_t columns);
+uform_status_t norm_forward(uform_stream_t*, uform_norm_t const*);
+uform_status_t norm_backward(uform_stream_t*, uform_norm_t const*);
+
+// pool.cu
+std::size_t pool_workspace_bytes(std::uint32_t hidden, std::uint32_t bags);
+uform_status_t pool_forward(uform_stream_t*, uform_pool_t const*);
+uform_status_t pool_backward(uform_stream_t*, uform_pool_t const*);
+
+// rows.cu
+uform_status_t rows_gather(uform_stream_t*, uform_rows_t const*);
+uform_status_t rows_scatter(uform_stream_t*, uform_rows_t const*);
+
+// exchange.cu: over all devices of the process
+uform_status_t reduce_sum(uform_stream_t* const* streams, float* const* buffers, std::uint32_t devices,
+                          std::uint64_t count);
+uform_status_t reduce_terms(uform_stream_t* const* streams, double* const* buffers, std::uint32_t devices,
+                            std::uint64_t count);
+uform_status_t gather(uform_stream_t* const* streams, void const* const* from, void* const* to, std::uint32_t devices,
+                      std::uint64_t bytes);
+
+// optimizer.cu
+std::size_t update_workspace_bytes(std::uint64_t count);
+uform_status_t update(uform_stream_t*, uform_update_t const*);
+
+} // namespace uform::vram

@@ -1,0 +1,44 @@
+/** Streams of GPUs: what every operation of the VRAM backend is given, and how its errors are told. */
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include <uform/plugin.h>
+
+#include "core/error.h"
+
+namespace uform::vram {
+
+/** The order of work on one device of the process; several streams may share a GPU. */
+struct stream {
+    cudaStream_t handle = nullptr;
+    int device = 0;                        // of the CUDA runtime
+    int multiprocessors = 0;               // of the GPU
+    int gpu_class = 0;                     // uform_gpu_class_t that every device of the backend dispatches as
+    std::uint32_t place = 0;               // among the devices of the process
+    cudaEvent_t reached = nullptr;         // by which streams wait for each other
+    void* bounce = nullptr;                // [bounce_bytes_k] where a pair of GPUs can not read each other, else null
+    char const* operation = "VRAM";        // the one that runs, for messages
+
+    static stream& of(uform_stream_t* opaque) noexcept { return *reinterpret_cast<stream*>(opaque); }
+};
+
+/** Bytes of a stream's bounce buffer. */
+inline constexpr std::size_t bounce_bytes_k = std::size_t(16) << 20;
+
+/** Throws what the CUDA runtime answered; the message names the operation. */
+inline void check_cuda(cudaError_t result, char const* operation) {
+    if (result == cudaSuccess)
+        return;
+    cudaGetLastError(); // told here: the next call must not find it, unless the device itself is lost
+    fail(uform_status_device_k, operation, ": ", cudaGetErrorString(result), " (", cudaGetErrorName(result), ")");
+}
+
+inline void check_cuda(cudaError_t result, stream const& stream) { check_cuda(result, stream.operation); }
+
+/** Makes the stream's GPU current. */
+inline void make_current(stream const& stream) { check_cuda(cudaSetDevice(stream.device), stream); }
+
+} // namespace uform::vram
