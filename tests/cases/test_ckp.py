@@ -55,11 +55,13 @@ SAVER = """
     def save_until_killed(attempt, ready):
         executor = uform.Executor.for_ram(threads=1)
         trainers = [uform.Trainer.init_ram(executor, resume=source) for source in sources]
-        tensors = 3 * len(trainers[0].describe()["parameters"])
-        fatal = rng.randrange(1, tensors + 1) if attempt % 2 else 0
+        tensors = 2 * 3 * len(trainers[0].describe()["parameters"])  # of both
+        fatal, written = rng.randrange(1, tensors + 1) if attempt % 2 else 0, 0
 
         def progress(done, total):
-            if done == fatal:
+            nonlocal written
+            written += 1
+            if written == fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         os.write(ready, b"!")
@@ -72,18 +74,22 @@ SAVER = """
         waited, ready = os.pipe()
         child = os.fork()
         if child == 0:
-            save_until_killed(attempt, ready)
+            try:
+                save_until_killed(attempt, ready)
+            finally:
+                os._exit(1)
+        os.close(ready)
         os.read(waited, 1)
         if attempt % 2 == 0:  # at any time, also while it synchronises and renames
             spins = rng.randrange(200_000)
             while spins:
                 spins -= 1
-        os.kill(child, signal.SIGKILL)
+            os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        os.close(waited), os.close(ready)
+        os.close(waited)
         data = Path(target).read_bytes()
         known = [source.read_bytes() for source in sources]
-        killed.append(os.WTERMSIG(status) == signal.SIGKILL and data in known)
+        killed.append(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and data in known)
     executor = uform.Executor.for_ram(threads=1)
     step = uform.Trainer.init_ram(executor, resume=target).describe()["step"]
     print("[%d, %d, %d]" % (len(killed), sum(killed), step))

@@ -141,3 +141,50 @@ def test_PKG_07_masked_losses_weigh_bytes_and_pack_alike() -> None:
         return Call(list(contents)).step(trainer).stats.masked_text_loss
 
     assert stats("seven b", "2b") == pytest.approx((7 * stats("seven b") + 2 * stats("2b")) / 9, rel=1e-5)
+
+
+def test_what_finds_no_room_is_dropped_with_its_edges() -> None:
+    """One row of 8 columns, taken by the first item: its bag pools the rest, the other bag is zero and has no pairs."""
+    little = shape(rows=1, columns=8)
+    trainer = trainer_of(batch=little)
+    call = Call(["abcdefg", "x", "another bag"], bags=[4, 4, 9], attract=((0, 2, 1.0), (2, 0, 1.0)))
+    answer = call.step(trainer)
+    assert (answer.stats.dropped, answer.stats.truncated) == (2, 1)
+    assert answer.stats.contrastive_loss == 0
+    np.testing.assert_allclose(answer.embeddings[0], Call(["abcdefg"]).step(trainer_of(batch=little)).embeddings[0])
+    np.testing.assert_array_equal(answer.embeddings[1], 0)
+
+
+def test_drops_are_counted_until_they_are_read() -> None:
+    trainer = trainer_of(batch=shape(rows=2, columns=8, segments=3))
+    texts = ["a", "b", "c", "d", "e"]
+    trainer.step([uform.Modality.TEXT] * 5, texts)
+    assert Call(texts).step(trainer).stats.dropped == 4
+    assert Call(texts[:3]).step(trainer).stats.dropped == 0
+
+
+@pytest.mark.parametrize(
+    ("batch", "kept"),
+    [
+        (shape(rows=4, columns=8, segments=2), 2),
+        (shape(rows=4, columns=8, segments=8, bags=3), 3),
+        (shape(rows=1, columns=6, segments=8), 3),
+    ],
+    ids=["segments", "bags", "columns"],
+)
+@pytest.mark.parametrize("devices", [1, 2])
+def test_every_bound_of_the_batch_drops(batch: uform.BatchShape, kept: int, devices: int) -> None:
+    answer = Call(["a", "b", "c", "d", "e", "f", "g", "h"]).step(trainer_of(batch=batch, devices=devices))
+    assert answer.stats.dropped == 8 - kept * devices
+    np.testing.assert_array_equal(np.any(answer.embeddings, axis=1), [place < kept * devices for place in range(8)])
+
+
+def test_losses_count_only_what_was_kept() -> None:
+    """The third pair finds no room: the others' losses and the divisor are as if it had not come."""
+    contents = ["a", "bc", "d", "ef", "dropped one", "dropped two"]
+    attract = ((0, 1, 1.0), (2, 3, 1.0), (4, 5, 1.0))
+    whole = Call(contents, attract=attract).step(trainer_of(batch=shape(rows=2, columns=16, segments=4)))
+    fewer = Call(contents[:4], attract=attract[:2]).step(trainer_of(batch=shape(rows=2, columns=16, segments=4)))
+    assert whole.stats.dropped == 2
+    assert whole.stats.contrastive_loss == fewer.stats.contrastive_loss
+    assert whole.stats.gradient_norm == fewer.stats.gradient_norm

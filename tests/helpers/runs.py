@@ -96,4 +96,5 @@ def picture(height: int, width: int, *, seed: int = 0, channels: int = CHANNELS)
 def unit_vectors(count: int, width: int, seed: int = 7) -> Array:
     """Random unit vectors in float32."""
     vectors = np.random.default_rng(seed).normal(size=(count, width))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    scaled: Array = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return scaled

@@ -22,5 +22,9 @@ inline std::atomic<std::size_t>& allocations() {
         return memory;
     throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+    ++native_test::allocations();
+    return std::malloc(bytes ? bytes : 1);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

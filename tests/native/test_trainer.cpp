@@ -103,14 +103,49 @@ void test_threads_change_nothing() {
     }
 }
 
+/** More items than one thread takes at a time, on more than one device. */
+call_t crowd() {
+    call_t call;
+    std::mt19937 random(5);
+    for (uint32_t place = 0; place != 1200; ++place) {
+        if (place % 20 == 0)
+            call.add_image(image_of(place % 7, random));
+        else
+            call.add_text(std::string(place % 3, static_cast<char>('a' + place % 26)));
+    }
+    call.attract = edges_of(call.count(), {{0, 1}, {20, 900}, {1199, 40}, {1199, 41}});
+    return call;
+}
+
+uform_trainer_options_t crowd_options() {
+    auto options = tiny_options(uform_objective_joint_k);
+    options.depth = 1;
+    options.batch.max_rows_per_device = 48;
+    options.batch.max_segments_per_device = 700;
+    return options;
+}
+
+void test_threads_share_a_crowd() {
+    trainer_ptr const one = make_trainer(make_executor(2, 1), crowd_options());
+    trainer_ptr const three = make_trainer(make_executor(2, 3), crowd_options());
+    call_t call = crowd();
+    auto const stats = run_step(one, call);
+    CHECK(stats.loss == run_step(three, call).loss && stats.dropped == 0);
+    CHECK(same_run(one, three));
+    // The first bad item is named, whichever thread meets which first.
+    call.contents[1000].extents[0] = call.contents[1060].extents[1] = call.contents[1180].extents[0] = 0;
+    uform_step_t const step = call.step();
+    CHECK(uform_trainer_step(three.get(), &step, nullptr) == uform_status_invalid_argument_k);
+    CHECK(std::string(uform_last_error()).find("contents[1000]") != std::string::npos);
+}
+
 /** What three steps end in. */
 struct course {
     std::vector<double> losses;
     std::vector<float> weights, embeddings;
 };
 
-course course_of(int32_t objective, int32_t devices) {
-    call_t const call = image_text_call();
+course course_of(call_t const& call, int32_t objective, int32_t devices) {
     trainer_ptr const trainer = make_trainer(make_executor(devices), tiny_options(objective));
     course made;
     for (auto const& stats : run_steps(trainer, call, 3))
@@ -127,16 +162,19 @@ course course_of(int32_t objective, int32_t devices) {
 }
 
 void test_devices_change_nothing() {
-    for (int32_t objective : objectives_k) {
-        course const alone = course_of(objective, 1);
-        for (int32_t devices : {2, 4}) {
-            course const shared = course_of(objective, devices);
-            for (size_t place = 0; place != alone.losses.size(); ++place)
-                CHECK(std::fabs(alone.losses[place] - shared.losses[place]) <= 1e-5 * alone.losses[place]);
-            CHECK(largest_difference(alone.weights, shared.weights) <= 1e-5);
-            CHECK(largest_difference(alone.embeddings, shared.embeddings) <= 1e-5);
+    call_t calls[2] = {image_text_call(), {}};
+    calls[1].add_text("a text without company"); // and most devices without work
+    for (call_t const& call : calls)
+        for (int32_t objective : objectives_k) {
+            course const alone = course_of(call, objective, 1);
+            for (int32_t devices : {2, 4}) {
+                course const shared = course_of(call, objective, devices);
+                for (size_t place = 0; place != alone.losses.size(); ++place)
+                    CHECK(std::fabs(alone.losses[place] - shared.losses[place]) <= 1e-5 * alone.losses[place]);
+                CHECK(largest_difference(alone.weights, shared.weights) <= 1e-5);
+                CHECK(largest_difference(alone.embeddings, shared.embeddings) <= 1e-5);
+            }
         }
-    }
 }
 
 /* ------------------------------------------------------------------------------------------------ resuming */
@@ -422,6 +460,7 @@ int main() {
     test_schedule();
     test_repeats_itself();
     test_threads_change_nothing();
+    test_threads_share_a_crowd();
     test_devices_change_nothing();
     test_resumes();
     test_resume_refuses_another_shape();

@@ -1,4 +1,4 @@
-# The plugin ABI for Cython: what `uform/plugin.h` declares, and of `uform/uform.h` what that uses. The headers document it.
+# The plugin ABI for Cython: what `uform/plugin.h` declares, and of `uform/uform.h` what that uses.
 from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -392,11 +392,14 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*backend_create)(const uform_backend_options_t* options, void** backend) noexcept
         void (*backend_destroy)(void* backend) noexcept
         const char* (*backend_gemm)(const void* backend) noexcept
+        int32_t (*backend_gpu_class)(const void* backend) noexcept
         uform_status_t (*stream_create)(void* backend, uint32_t device, uform_stream_t** stream) noexcept
         void (*stream_destroy)(uform_stream_t* stream) noexcept
         uform_status_t (*stream_synchronize)(uform_stream_t* stream) noexcept
         uform_status_t (*memory_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept
         void (*memory_release)(uform_stream_t* stream, void* memory) noexcept
+        uform_status_t (*staging_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept
+        void (*staging_release)(uform_stream_t* stream, void* memory) noexcept
         uform_status_t (*memory_upload)(uform_stream_t* stream, void* device, const void* host, size_t bytes) noexcept
         uform_status_t (*memory_download)(uform_stream_t* stream, void* host, const void* device, size_t bytes) noexcept
         uform_status_t (*memory_zero)(uform_stream_t* stream, void* device, size_t bytes) noexcept

@@ -8,8 +8,11 @@ namespace uform {
 
 namespace {
 
-// Items of one task: enough to hide the cost of handing it out, few enough to share a small batch.
-constexpr size_t items_chunk_k = 512;
+// Items of one task: enough texts to hide the cost of handing it out; few where a picture may be among them.
+constexpr size_t texts_chunk_k = 512;
+constexpr size_t mixed_chunk_k = 8;
+
+size_t chunk_of(uform_items_t const& items) { return items.modalities ? mixed_chunk_k : texts_chunk_k; }
 
 void check_tape(uform_items_t const& items) {
     if (!items.tape_offsets)
@@ -113,7 +116,7 @@ void batch::plan(uform_items_t const& items, std::span<uint32_t const> chosen, u
 void batch::measure() {
     uint32_t const limit = whole_.run.row_columns - 1;
     std::atomic<uint64_t> truncated = 0;
-    pool_.parallel_chunks(items_count_, items_chunk_k, [&](size_t begin, size_t end) {
+    pool_.parallel_chunks(items_count_, chunk_of(given_), [&](size_t begin, size_t end) {
         uint64_t cut = 0;
         for (size_t index = begin; index != end; ++index) {
             size_t const place = place_of(index);
@@ -185,7 +188,7 @@ void batch::fill(std::span<staging_view const> staging) {
     std::fill(covered_count_.begin(), covered_count_.end(), 0u);
     std::fill(covered_total_.begin(), covered_total_.end(), 0u);
     std::fill(covered_modality_.begin(), covered_modality_.end(), -1);
-    pool_.parallel_chunks(items_count_, items_chunk_k, [&](size_t begin, size_t end) {
+    pool_.parallel_chunks(items_count_, chunk_of(given_), [&](size_t begin, size_t end) {
         for (size_t index = begin; index != end; ++index)
             if (items_[index].device != dropped_k)
                 fill_item(index);

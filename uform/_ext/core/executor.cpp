@@ -48,9 +48,7 @@ std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, ch
 
 std::shared_ptr<executor> executor::for_vram(int32_t const*, size_t) {
 #if UFORM_WITH_VRAM
-    std::string const absence = vram_absence();
-    if (!absence.empty())
-        fail(uform_status_device_k, absence);
+    vram_devices(); // says why where no GPU can be used
     fail(uform_status_device_k, "this version of uform has no operations on GPUs: train with Executor.for_ram");
 #else
     fail(uform_status_device_k,

@@ -41,4 +41,13 @@ device_block::~device_block() {
 device_block::device_block(device_block&& other) noexcept
     : operations_(other.operations_), stream_(other.stream_), base_(std::exchange(other.base_, nullptr)) {}
 
+staging_block::staging_block(uform_operations_t const& operations, uform_stream_t* stream, size_t bytes)
+    : operations_(operations), stream_(stream) {
+    void* memory = nullptr;
+    check(operations_.staging_allocate(stream_, bytes, &memory));
+    base_ = static_cast<uint8_t*>(memory);
+}
+
+staging_block::~staging_block() { operations_.staging_release(stream_, base_); }
+
 } // namespace uform

@@ -50,4 +50,20 @@ private:
     uint8_t* base_ = nullptr;
 };
 
+/** Host memory that uploads read at full speed, released with its owner. */
+class staging_block {
+public:
+    staging_block(uform_operations_t const& operations, uform_stream_t* stream, size_t bytes);
+    ~staging_block();
+    staging_block(staging_block const&) = delete;
+    staging_block& operator=(staging_block const&) = delete;
+
+    uint8_t* data() const { return base_; }
+
+private:
+    uform_operations_t const& operations_;
+    uform_stream_t* stream_;
+    uint8_t* base_ = nullptr;
+};
+
 } // namespace uform

@@ -1,7 +1,7 @@
 /** The seam between what is computed and where: the table of operations and the backends that implement it. */
 #pragma once
 
-#include <string>
+#include <vector>
 
 #include <uform/plugin.h>
 
@@ -12,7 +12,10 @@ namespace uform {
 /** The readable reference, always there. */
 uform_operations_t const& ram_operations();
 
-/** Why no GPU can be used, in a sentence; empty where one can. Defined by the VRAM backend alone. */
-std::string vram_absence();
+/** Indices of the visible GPUs; throws where none can be used, saying why. Defined by the VRAM backend alone. */
+std::vector<int32_t> vram_devices();
+
+/** The operations on GPUs. Defined by the VRAM backend alone. */
+uform_operations_t const& vram_operations();
 
 } // namespace uform

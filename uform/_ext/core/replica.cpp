@@ -28,7 +28,7 @@ replica::replica(composition& whole, replica_layout const& layout, executor& on,
     : whole_(whole), layout_(layout), operations_(on.operations()), stream_(on.stream(device)), device_(device),
       block_(operations_, stream_, layout.plan.bytes()) {
     if (!operations_.host_memory)
-        host_staging_.resize(layout.staging_parts.bytes);
+        host_staging_ = std::make_unique<staging_block>(operations_, stream_, layout.staging_parts.bytes);
     wire_parameters();
     wire_layers();
     for (modality_instance& one : whole.modalities)
@@ -112,8 +112,8 @@ void replica::begin(batch const& planned) {
     columns_.longest = packed.longest;
     for (uform_layer_t& layer : layers_)
         layer.columns = columns_;
-    if (!host_staging_.empty())
-        check(operations_.memory_upload(stream_, device_staging(), host_staging_.data(), host_staging_.size()));
+    if (host_staging_)
+        check(operations_.memory_upload(stream_, device_staging(), host_staging_->data(), layout_.staging_parts.bytes));
     if (!whole_.training())
         return;
     check(operations_.memory_zero(stream_, gradient(), sizeof(float) * whole_.declared.parameters.flat()));

@@ -1,6 +1,7 @@
 /** One device's copy of the run: its memory, and the passes over its part of a batch. */
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/batch.h"
@@ -24,7 +25,7 @@ public:
     void import_weights();
 
     /** Where the host fills this device's staging. */
-    uint8_t* host_staging() { return host_staging_.empty() ? device_staging() : host_staging_.data(); }
+    uint8_t* host_staging() { return host_staging_ ? host_staging_->data() : device_staging(); }
 
     /* a step, in this order */
     void begin(batch const& planned);
@@ -67,8 +68,8 @@ private:
     uform_stream_t* stream_;
     uint32_t device_;
     device_block block_;
-    std::vector<uint8_t> host_staging_; /* empty where device memory is the host's */
-    std::vector<void const*> weights_;  /* by parameter: the backend's form */
+    std::unique_ptr<staging_block> host_staging_; /* none where device memory is the host's */
+    std::vector<void const*> weights_;            /* by parameter: the backend's form */
     std::vector<float*> gradients_;
     std::vector<uform_layer_t> layers_;
     std::vector<plugin_pointers<modality_instance>> modalities_;

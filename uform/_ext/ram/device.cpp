@@ -15,6 +15,8 @@ uform_status_t backend_create(uform_backend_options_t const* options, void** mad
 
 void backend_destroy(void* opaque) { delete static_cast<backend*>(opaque); }
 
+std::int32_t backend_gpu_class(void const*) { return uform_gpu_class_none_k; }
+
 char const* backend_gemm(void const* opaque) { return static_cast<backend const*>(opaque)->gemm().name(); }
 
 uform_status_t stream_create(void* owner, std::uint32_t device, uform_stream_t** made) {
@@ -59,6 +61,12 @@ uform_status_t memory_allocate(uform_stream_t*, std::size_t bytes, void** memory
 }
 
 void memory_release(uform_stream_t*, void* memory) { std::free(memory); }
+
+uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
+    return memory_allocate(opaque, bytes, memory);
+}
+
+void staging_release(uform_stream_t* opaque, void* memory) { memory_release(opaque, memory); }
 
 uform_status_t memory_upload(uform_stream_t*, void* device, void const* host, std::size_t bytes) {
     if (bytes)

@@ -11,6 +11,7 @@ namespace uform::ram {
 uform_status_t backend_create(uform_backend_options_t const* options, void** made);
 void backend_destroy(void* opaque);
 char const* backend_gemm(void const* opaque);
+std::int32_t backend_gpu_class(void const* opaque);
 
 uform_status_t stream_create(void* owner, std::uint32_t device, uform_stream_t** made);
 void stream_destroy(uform_stream_t* opaque);
@@ -19,6 +20,8 @@ uform_status_t stream_synchronize(uform_stream_t* opaque);
 /** Memory aligned to 64 bytes; a failure names the bytes asked for and free. */
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
 void memory_release(uform_stream_t* opaque, void* memory);
+uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
+void staging_release(uform_stream_t* opaque, void* memory);
 uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes);
 uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
 uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);

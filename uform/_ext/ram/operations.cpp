@@ -38,11 +38,14 @@ constexpr uform_operations_t make_operations() {
     table.backend_create = backend_create;
     table.backend_destroy = backend_destroy;
     table.backend_gemm = backend_gemm;
+    table.backend_gpu_class = backend_gpu_class;
     table.stream_create = stream_create;
     table.stream_destroy = stream_destroy;
     table.stream_synchronize = stream_synchronize;
     table.memory_allocate = memory_allocate;
     table.memory_release = memory_release;
+    table.staging_allocate = staging_allocate;
+    table.staging_release = staging_release;
     table.memory_upload = memory_upload;
     table.memory_download = memory_download;
     table.memory_zero = memory_zero;

@@ -14,7 +14,15 @@
 
 namespace uform {
 
-std::string vram_absence() { return vram::list_devices().reason; }
+std::vector<std::int32_t> vram_devices() {
+    vram::device_inventory const inventory = vram::list_devices();
+    if (!inventory.reason.empty())
+        fail(uform_status_device_k, inventory.reason);
+    std::vector<std::int32_t> indices;
+    for (vram::device_info const& one : inventory.devices)
+        indices.push_back(one.index);
+    return indices;
+}
 
 } // namespace uform
 
@@ -143,6 +151,8 @@ uform_status_t backend_create(uform_backend_options_t const* options, void** mad
 
 void backend_destroy(void* opaque) { delete static_cast<backend*>(opaque); }
 
+std::int32_t backend_gpu_class(void const* opaque) { return static_cast<backend const*>(opaque)->gpu_class(); }
+
 char const* backend_gemm(void const* opaque) {
     // Hopper's matrix instructions run on no later GPU.
     bool const hopper = static_cast<backend const*>(opaque)->gpu_class() == uform_gpu_class_hopper_k;
@@ -196,6 +206,23 @@ uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void**
 void memory_release(uform_stream_t* opaque, void* memory) {
     cudaSetDevice(stream::of(opaque).device);
     cudaFree(memory);
+    cudaGetLastError();
+}
+
+/** Pinned, so that the GPU reads it by itself while the host goes on. */
+uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
+    return on_stream(opaque, "staging_allocate", [&](stream const& on) {
+        cudaError_t const result = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
+        if (result != cudaErrorMemoryAllocation)
+            return check_cuda(result, on);
+        cudaGetLastError();
+        fail(uform_status_out_of_memory_k, "the host cannot pin the ", bytes, " bytes that were asked for");
+    });
+}
+
+void staging_release(uform_stream_t* opaque, void* memory) {
+    cudaSetDevice(stream::of(opaque).device);
+    cudaFreeHost(memory);
     cudaGetLastError();
 }
 

@@ -97,6 +97,15 @@ template <typename value_at> __device__ __forceinline__ value_at sum_block(value
     return sum;
 }
 
+/** The row of this thread where a kernel was shaped by `rows_shape`. */
+__device__ __forceinline__ std::uint32_t row_of_thread() { return blockIdx.x * blockDim.y + threadIdx.y; }
+
+/** Calls `body(first)` for each vector that this thread has of a row, `first` being the vector's place in the row. */
+template <typename body_at> __device__ __forceinline__ void for_row_vectors(std::uint32_t width, body_at&& body) {
+    for (std::uint32_t first = threadIdx.x * lanes_k; first < width; first += blockDim.x * lanes_k)
+        body(first);
+}
+
 /** The constants of tanh's form of GELU: gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
 inline constexpr float gelu_linear_k = 1.5957691216057308f; // 2 sqrt(2 / pi)
 inline constexpr float gelu_cubic_k = 0.0713548162726009f;  // its product with 0.044715

@@ -72,6 +72,20 @@ inline unsigned blocks_for(std::size_t count, std::size_t per_block) {
     return static_cast<unsigned>((count + per_block - 1) / per_block);
 }
 
+/** Blocks for work on rows, a vector of each row a thread; rows of the block are `block.y`, and go on along x. */
+struct rows_shape {
+    dim3 grid, block;
+
+    rows_shape(std::size_t rows, std::size_t vectors) {
+        constexpr std::size_t threads = 256;
+        // Rows wider than a block are gone through in equal strides.
+        std::size_t const strides = ceil_divide(vectors, threads), wide = strides ? ceil_divide(vectors, strides) : 1;
+        std::size_t const high = threads / wide;
+        block = dim3(static_cast<unsigned>(wide), static_cast<unsigned>(high));
+        grid = dim3(blocks_for(rows, high));
+    }
+};
+
 /** Alignment of every part of a workspace. */
 inline constexpr std::size_t part_alignment_k = 256;
 

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(threads_k)
 template <typename share_at>
 __global__ void __launch_bounds__(threads_k)
     differentiate(norm_rows rows, norm_backward_arguments arguments, float* __restrict__ sums) {
-    extern __shared__ float block_sums[]; // [hidden]
+    extern __shared__ __align__(16) float block_sums[]; // [hidden]
     __shared__ float scratch[2][threads_k / warp_k];
     std::uint32_t const hidden = rows.hidden, count = min(*rows.count, rows.active);
     std::uint32_t const begin = blockIdx.x * rows_per_sum_k, end = min(begin + rows_per_sum_k, rows.active);

@@ -12,11 +12,14 @@ namespace uform::vram {
 uform_status_t backend_create(uform_backend_options_t const* options, void** made);
 void backend_destroy(void* opaque);
 char const* backend_gemm(void const* opaque);
+std::int32_t backend_gpu_class(void const* opaque);
 uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made);
 void stream_destroy(uform_stream_t* opaque);
 uform_status_t stream_synchronize(uform_stream_t* opaque);
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
 void memory_release(uform_stream_t* opaque, void* memory);
+uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
+void staging_release(uform_stream_t* opaque, void* memory);
 uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes);
 uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
 uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
@@ -39,6 +42,18 @@ uform_status_t embedding_backward(uform_stream_t*, uform_embedding_t const*);
 std::size_t patches_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t patches);
 uform_status_t patches_forward(uform_stream_t*, uform_patches_t const*);
 uform_status_t patches_backward(uform_stream_t*, uform_patches_t const*);
+
+// encoder.cu
+std::size_t layer_saved_bytes(uform_extents_t const* extents, std::uint32_t columns);
+std::size_t layer_workspace_bytes(uform_extents_t const* extents, std::uint32_t columns, std::uint32_t segments);
+uform_status_t norm_qkv_forward(uform_stream_t*, uform_layer_t const*);
+uform_status_t out_residual_forward(uform_stream_t*, uform_layer_t const*);
+uform_status_t norm_geglu_forward(uform_stream_t*, uform_layer_t const*);
+uform_status_t down_residual_forward(uform_stream_t*, uform_layer_t const*);
+uform_status_t down_residual_backward(uform_stream_t*, uform_layer_t const*);
+uform_status_t norm_geglu_backward(uform_stream_t*, uform_layer_t const*);
+uform_status_t out_residual_backward(uform_stream_t*, uform_layer_t const*);
+uform_status_t norm_qkv_backward(uform_stream_t*, uform_layer_t const*);
 
 // norm.cu
 std::size_t norm_workspace_bytes(std::uint32_t hidden, std::uint32_t columns);

@@ -404,11 +404,15 @@ typedef struct uform_operations_t {
     uform_status_t (*backend_create)(uform_backend_options_t const* options, void** backend);
     void (*backend_destroy)(void* backend);
     char const* (*backend_gemm)(void const* backend);
+    int32_t (*backend_gpu_class)(void const* backend); /* uform_gpu_class_t that every device dispatches as */
     uform_status_t (*stream_create)(void* backend, uint32_t device, uform_stream_t** stream);
     void (*stream_destroy)(uform_stream_t* stream);
     uform_status_t (*stream_synchronize)(uform_stream_t* stream);
     uform_status_t (*memory_allocate)(uform_stream_t* stream, size_t bytes, void** memory);
     void (*memory_release)(uform_stream_t* stream, void* memory);
+    /** Memory of the host that uploads read at full speed. */
+    uform_status_t (*staging_allocate)(uform_stream_t* stream, size_t bytes, void** memory);
+    void (*staging_release)(uform_stream_t* stream, void* memory);
     uform_status_t (*memory_upload)(uform_stream_t* stream, void* device, void const* host, size_t bytes);
     uform_status_t (*memory_download)(uform_stream_t* stream, void* host, void const* device, size_t bytes);
     uform_status_t (*memory_zero)(uform_stream_t* stream, void* device, size_t bytes);

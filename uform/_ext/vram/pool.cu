@@ -1,0 +1,233 @@
+#include <algorithm>
+
+#include "vram/elementwise.cuh"
+#include "vram/launch.cuh"
+#include "vram/operations.h"
+
+namespace uform::vram {
+
+namespace {
+
+constexpr double shortest_k = 1e-12;
+constexpr unsigned threads_k = 256;
+constexpr unsigned warps_k = threads_k / warp_k;
+
+/** Where the segments of each bag lie: its first, and the complement of its last, so that both are least values. */
+struct bag_segments {
+    std::uint32_t* first;
+    std::uint32_t* last_complement;
+
+    bag_segments(void* workspace, std::uint32_t bags) noexcept
+        : first(static_cast<std::uint32_t*>(workspace)), last_complement(first + bags) {}
+};
+
+std::size_t segments_bytes(std::size_t bags) noexcept { return 2 * bags * sizeof(std::uint32_t); }
+
+__global__ void __launch_bounds__(threads_k) find_segments(uform_columns_t columns, bag_segments found) {
+    std::uint32_t const segments = columns.counts[1];
+    for (std::uint32_t s = blockIdx.x * threads_k + threadIdx.x; s < segments; s += gridDim.x * threads_k) {
+        std::uint32_t const bag = columns.segments[s].bag;
+        atomicMin(found.first + bag, s); // integers: no order
+        atomicMin(found.last_complement + bag, ~s);
+    }
+}
+
+constexpr unsigned pool_threads_k = 512;
+
+/** How the threads of a block share out a bag: `wide` of them have a row's vectors, `groups` of those every so many rows. */
+struct pool_shape {
+    unsigned wide, groups;
+
+    pool_shape(std::uint32_t hidden, unsigned strides) noexcept
+        : wide(ceil_divide(hidden / lanes_k, strides)), groups(pool_threads_k / wide) {}
+};
+
+/**
+ *  A block a bag. Its segments are taken in their order, the groups' sums are added up in theirs.
+ *  @param strides_ak Vectors of a row that one thread has.
+ */
+template <unsigned strides_ak>
+__global__ void __launch_bounds__(pool_threads_k) pool_bags(uform_pool_t pool, bag_segments found, pool_shape shape) {
+    extern __shared__ __align__(16) float group_sums[]; // [groups - 1, hidden]
+    __shared__ double scratch[pool_threads_k / warp_k];
+    uform_columns_t const& columns = pool.columns;
+    std::uint32_t const hidden = pool.hidden, bag = blockIdx.x;
+    unsigned const x = threadIdx.x % shape.wide, group = threadIdx.x / shape.wide;
+    float* const pooled = pool.pooled + std::size_t(bag) * hidden;
+    // Calls body(stride, first) for each of this thread's vectors.
+    auto const for_vectors = [&](auto&& body) {
+#pragma unroll
+        for (unsigned stride = 0; stride != strides_ak; ++stride) {
+            std::uint32_t const first = (x + stride * shape.wide) * lanes_k;
+            if (first < hidden)
+                body(stride, first);
+        }
+    };
+
+    if (bag >= min(columns.counts[2], columns.bags_capacity)) {
+        if (group == 0)
+            for_vectors([&](unsigned, std::uint32_t first) { store8(pooled + first, floatx8{}); });
+        if (threadIdx.x == 0)
+            pool.lengths[bag] = 0, pool.bag_columns[bag] = 0;
+        return;
+    }
+
+    floatx8 sums[strides_ak] = {};
+    std::uint32_t pooled_columns = 0;
+    std::uint32_t const begin = found.first[bag], end = begin == 0xFFFFFFFFu ? begin : ~found.last_complement[bag] + 1;
+    for (std::uint32_t s = begin; s != end; ++s) {
+        uform_segment_t const& segment = columns.segments[s];
+        if (segment.bag != bag)
+            continue;
+        std::uint32_t const count = segment.pooled;
+        __nv_bfloat16 const* const rows =
+            static_cast<__nv_bfloat16 const*>(pool.hidden_states) + std::size_t(segment.first) * hidden;
+        pooled_columns += count;
+        if (group >= shape.groups)
+            continue;
+        for_vectors([&](unsigned stride, std::uint32_t first) {
+#pragma unroll 4
+            for (std::uint32_t column = group; column < count; column += shape.groups) {
+                floatx8 const added = widen(load8(rows + std::size_t(column) * hidden + first));
+#pragma unroll
+                for (unsigned i = 0; i != lanes_k; ++i)
+                    sums[stride][i] += added[i];
+            }
+        });
+    }
+
+    if (group != 0 && group < shape.groups)
+        for_vectors([&](unsigned stride, std::uint32_t first) {
+            store8(group_sums + std::size_t(group - 1) * hidden + first, sums[stride]);
+        });
+    __syncthreads();
+    double square = 0;
+    if (group == 0)
+        for_vectors([&](unsigned stride, std::uint32_t first) {
+            for (unsigned other = 1; other != shape.groups; ++other) {
+                floatx8 const added = load8(group_sums + std::size_t(other - 1) * hidden + first);
+#pragma unroll
+                for (unsigned i = 0; i != lanes_k; ++i)
+                    sums[stride][i] += added[i];
+            }
+#pragma unroll
+            for (unsigned i = 0; i != lanes_k; ++i)
+                square += double(sums[stride][i]) * double(sums[stride][i]);
+        });
+    square = sum_block(square, scratch);
+    if (group != 0)
+        return;
+    double const count = pooled_columns ? pooled_columns : 1, length = sqrt(square) / count;
+    float const factor = static_cast<float>(1 / (count * fmax(length, shortest_k)));
+    if (threadIdx.x == 0)
+        pool.lengths[bag] = static_cast<float>(length), pool.bag_columns[bag] = pooled_columns;
+    for_vectors([&](unsigned stride, std::uint32_t first) {
+#pragma unroll
+        for (unsigned i = 0; i != lanes_k; ++i)
+            sums[stride][i] *= factor;
+        store8(pooled + first, sums[stride]);
+    });
+}
+
+/** A warp a bag: the gradient of each of its columns, through the unit length, then through the mean. */
+__global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t pool, float* __restrict__ gradients) {
+    std::uint32_t const bag = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
+    std::uint32_t const hidden = pool.hidden;
+    if (bag >= min(pool.columns.counts[2], pool.columns.bags_capacity))
+        return;
+    std::size_t const at = std::size_t(bag) * hidden;
+    float const length = pool.lengths[bag];
+    float along = 0;
+    for (std::uint32_t first = lane * 4; first < hidden; first += warp_k * 4) {
+        float4 const unit = *reinterpret_cast<float4 const*>(pool.pooled + at + first);
+        float4 const slope = *reinterpret_cast<float4 const*>(pool.pooled_gradient + at + first);
+        along += unit.x * slope.x + unit.y * slope.y + unit.z * slope.z + unit.w * slope.w;
+    }
+    along = sum_warp(along);
+    // A mean shorter than the bound is divided by a constant: then nothing is taken away along it.
+    if (length < static_cast<float>(shortest_k))
+        along = 0;
+    std::uint32_t const columns = max(pool.bag_columns[bag], 1u);
+    float const factor = static_cast<float>(1 / (fmax(double(length), shortest_k) * columns));
+    for (std::uint32_t first = lane * 4; first < hidden; first += warp_k * 4) {
+        float4 const unit = *reinterpret_cast<float4 const*>(pool.pooled + at + first);
+        float4 const slope = *reinterpret_cast<float4 const*>(pool.pooled_gradient + at + first);
+        *reinterpret_cast<float4*>(gradients + at + first) =
+            make_float4(factor * (slope.x - along * unit.x), factor * (slope.y - along * unit.y),
+                        factor * (slope.z - along * unit.z), factor * (slope.w - along * unit.w));
+    }
+}
+
+/** A column a row of the block. */
+template <bool accumulate_ak>
+__global__ void __launch_bounds__(256) spread_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
+    std::uint32_t const column = row_of_thread();
+    uform_columns_t const& columns = pool.columns;
+    if (column >= columns.active)
+        return;
+    float const* from = nullptr;
+    if (column < columns.counts[0]) {
+        uform_segment_t const& segment = columns.segments[columns.segment_of[column]];
+        if (column - segment.first < segment.pooled)
+            from = gradients + std::size_t(segment.bag) * pool.hidden;
+    }
+    if (accumulate_ak && from == nullptr)
+        return;
+    __nv_bfloat16* const to = static_cast<__nv_bfloat16*>(pool.gradient) + std::size_t(column) * pool.hidden;
+    for_row_vectors(pool.hidden, [&](std::uint32_t first) {
+        floatx8 values = from ? load8(from + first) : floatx8{};
+        if constexpr (accumulate_ak) {
+            floatx8 const before = widen(load8(to + first));
+#pragma unroll
+            for (unsigned i = 0; i != lanes_k; ++i)
+                values[i] += before[i];
+        }
+        store8(to + first, narrow(values));
+    });
+}
+
+template <unsigned strides_ak>
+void launch_pool_bags(stream const& stream, uform_pool_t const& pool, bag_segments const& found) {
+    pool_shape const shape(pool.hidden, strides_ak);
+    std::size_t const shared_bytes = std::size_t(shape.groups - 1) * pool.hidden * sizeof(float);
+    launch(stream, pool_bags<strides_ak>, pool.columns.bags_capacity, pool_threads_k, shared_bytes, pool, found, shape);
+}
+
+} // namespace
+
+std::size_t pool_workspace_bytes(std::uint32_t hidden, std::uint32_t bags) {
+    return std::max(segments_bytes(bags), std::size_t(bags) * hidden * sizeof(float));
+}
+
+uform_status_t pool_forward(uform_stream_t* opaque, uform_pool_t const* pool) {
+    return operate("pool_forward", opaque, [&](stream const& stream) {
+        uform_columns_t const& columns = pool->columns;
+        check_bytes("workspace_bytes", pool->workspace_bytes,
+                    pool_workspace_bytes(pool->hidden, columns.bags_capacity));
+        bag_segments const found(pool->workspace, columns.bags_capacity);
+        check_cuda(cudaMemsetAsync(pool->workspace, 0xFF, segments_bytes(columns.bags_capacity), stream.handle),
+                   stream);
+        unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
+        launch(stream, find_segments, std::min(most, blocks_for(columns.segments_capacity, threads_k)), threads_k, 0,
+               columns, found);
+        if (pool->hidden / lanes_k <= pool_threads_k)
+            launch_pool_bags<1>(stream, *pool, found);
+        else
+            launch_pool_bags<4>(stream, *pool, found);
+    });
+}
+
+uform_status_t pool_backward(uform_stream_t* opaque, uform_pool_t const* pool) {
+    return operate("pool_backward", opaque, [&](stream const& stream) {
+        uform_columns_t const& columns = pool->columns;
+        check_bytes("workspace_bytes", pool->workspace_bytes,
+                    pool_workspace_bytes(pool->hidden, columns.bags_capacity));
+        float* const gradients = static_cast<float*>(pool->workspace);
+        launch(stream, differentiate_bags, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool, gradients);
+        rows_shape const shape(columns.active, pool->hidden / lanes_k);
+        auto const kernel = pool->accumulate ? spread_to_columns<true> : spread_to_columns<false>;
+        launch(stream, kernel, shape.grid, shape.block, 0, *pool, gradients);
+    });
+}
+
+} // namespace uform::vram

@@ -1,0 +1,126 @@
+#include "vram/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "vram/elementwise.cuh"
+#include "vram/launch.cuh"
+
+namespace uform::vram {
+
+namespace {
+
+constexpr unsigned head_width_k = 64;
+constexpr unsigned pairs_k = head_width_k / 2;
+constexpr unsigned warps_k = 8;
+constexpr double base_k = 10000;
+
+// How many pairs each axis takes, by the number of axes.
+constexpr unsigned axis_pairs_k[UFORM_AXES][UFORM_AXES] = {{32, 0, 0}, {16, 16, 0}, {8, 12, 12}};
+
+/** How far a pair turns from one position to the next, in half turns: the nearest float32, and what it leaves out. */
+struct pair_step {
+    float most, rest;
+};
+
+/** Every pair's step and axis, by the number of axes. */
+struct rotary_scheme {
+    pair_step steps[UFORM_AXES][pairs_k];
+    std::uint8_t axes[UFORM_AXES][pairs_k];
+};
+
+rotary_scheme make_scheme() {
+    rotary_scheme scheme;
+    for (unsigned axes = 0; axes != UFORM_AXES; ++axes) {
+        unsigned pair = 0;
+        for (unsigned axis = 0; axis != UFORM_AXES; ++axis)
+            for (unsigned j = 0; j != axis_pairs_k[axes][axis]; ++j, ++pair) {
+                double const angle = std::pow(base_k, -static_cast<double>(j) / axis_pairs_k[axes][axis]);
+                double const step = angle / std::numbers::pi;
+                float const most = static_cast<float>(step);
+                scheme.steps[axes][pair] = {most, static_cast<float>(step - static_cast<double>(most))};
+                scheme.axes[axes][pair] = static_cast<std::uint8_t>(axis);
+            }
+    }
+    return scheme;
+}
+
+struct turn {
+    float cosine, sine;
+};
+
+/** The turn at a position. The product with the step's larger part is exact, so that far positions lose no digits. */
+__device__ __forceinline__ turn turn_at(float position, pair_step step) {
+    float const product = position * step.most;
+    float const rest = fmaf(position, step.most, -product) + position * step.rest;
+    // whole turns are two half turns
+    float const fraction = (product - 2.f * rintf(product * 0.5f)) + rest;
+    turn result;
+    sincospif(fraction, &result.sine, &result.cosine);
+    return result;
+}
+
+/**
+ *  A warp a column: its lanes compute a pair's turn each. Four lanes then turn a head, eight pairs each, so that eight
+ *  heads turn at once.
+ */
+template <rotary_direction direction_ak>
+__global__ void __launch_bounds__(warps_k* warp_k)
+    rotate(uform_columns_t columns, std::uint32_t heads, __nv_bfloat16* __restrict__ qkv,
+           __grid_constant__ rotary_scheme const scheme) {
+    unsigned const lane = threadIdx.x % warp_k, part = lane % 4;
+    pair_step steps[UFORM_AXES];
+    unsigned axis_of[UFORM_AXES];
+#pragma unroll
+    for (unsigned axes = 0; axes != UFORM_AXES; ++axes) {
+        steps[axes] = scheme.steps[axes][lane];
+        axis_of[axes] = scheme.axes[axes][lane];
+    }
+    std::uint32_t const count = min(columns.counts[0], columns.active);
+    for (std::uint32_t column = blockIdx.x * warps_k + threadIdx.x / warp_k; column < count;
+         column += gridDim.x * warps_k) {
+        unsigned const axes = columns.segments[columns.segment_of[column]].axes;
+        pair_step const step = axes == 1 ? steps[0] : axes == 2 ? steps[1] : steps[2];
+        unsigned const axis = axes == 1 ? axis_of[0] : axes == 2 ? axis_of[1] : axis_of[2];
+        float const position = columns.positions[std::size_t(column) * UFORM_AXES + axis];
+        turn own = turn_at(position, step);
+        if constexpr (direction_ak == rotary_direction::backward)
+            own.sine = -own.sine;
+        floatx8 cosines, sines;
+#pragma unroll
+        for (unsigned i = 0; i != lanes_k; ++i) {
+            cosines[i] = __shfl_sync(whole_warp_k, own.cosine, part * lanes_k + i);
+            sines[i] = __shfl_sync(whole_warp_k, own.sine, part * lanes_k + i);
+        }
+        __nv_bfloat16* const row = qkv + std::size_t(column) * 3 * heads * head_width_k + part * lanes_k;
+#pragma unroll 4
+        for (unsigned head = lane / 4; head < 2 * heads; head += warp_k / 4) {
+            __nv_bfloat16* const place = row + head * head_width_k;
+            floatx8 const first = widen(load8(place)), second = widen(load8(place + pairs_k));
+            floatx8 turned_first, turned_second;
+#pragma unroll
+            for (unsigned i = 0; i != lanes_k; ++i) {
+                turned_first[i] = first[i] * cosines[i] - second[i] * sines[i];
+                turned_second[i] = second[i] * cosines[i] + first[i] * sines[i];
+            }
+            store8(place, narrow(turned_first));
+            store8(place + pairs_k, narrow(turned_second));
+        }
+    }
+}
+
+} // namespace
+
+void launch_rotary(stream const& stream, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
+                   rotary_direction direction) {
+    static rotary_scheme const scheme = make_scheme();
+    auto const kernel =
+        direction == rotary_direction::forward ? rotate<rotary_direction::forward> : rotate<rotary_direction::backward>;
+    // A few columns a warp, so that a lane looks its steps up once for them.
+    unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
+    unsigned const blocks = std::min(most, blocks_for(columns.active, warps_k));
+    launch(stream, kernel, blocks, warps_k * warp_k, 0, columns, heads, qkv, scheme);
+}
+
+} // namespace uform::vram

@@ -1,0 +1,59 @@
+/** Raw values of patches as scaled bfloat16, in rows padded to whole vectors. */
+#pragma once
+
+#include <type_traits>
+
+#include <uform/plugin.h>
+
+#include "core/error.h"
+#include "vram/elementwise.cuh"
+
+namespace uform::vram {
+
+/** The width of a padded row: what vectors and the tensor cores' copies can step over. */
+__host__ __device__ constexpr std::uint32_t padded_width(std::uint32_t width) {
+    return (width + lanes_k - 1) / lanes_k * lanes_k;
+}
+
+/** How raw values become numbers: values[i] * multiplier + offset. */
+struct value_scale {
+    float multiplier, offset;
+};
+
+/** Eight values of a padded row, zero past its width. @param row Of `width` values; `first` is a multiple of 8. */
+template <typename element_at>
+__device__ __forceinline__ floatx8 load_scaled(element_at const* row, std::uint32_t first, std::uint32_t width,
+                                               value_scale scale) {
+    floatx8 values;
+    if (width % lanes_k == 0) {
+        // Rows then begin on whole vectors; a vector of bytes is one load, of wider values one or two.
+        struct alignas(sizeof(element_at) * lanes_k < 16 ? sizeof(element_at) * lanes_k : 16) vector {
+            element_at elements[lanes_k];
+        };
+        vector const loaded = *reinterpret_cast<vector const*>(row + first);
+#pragma unroll
+        for (unsigned i = 0; i != lanes_k; ++i)
+            values[i] = fmaf(static_cast<float>(loaded.elements[i]), scale.multiplier, scale.offset);
+        return values;
+    }
+#pragma unroll
+    for (unsigned i = 0; i != lanes_k; ++i)
+        values[i] = first + i < width ? fmaf(static_cast<float>(row[first + i]), scale.multiplier, scale.offset) : 0.f;
+    return values;
+}
+
+/** Calls `body` with a value of the C++ type of an `uform_element_t`. */
+template <typename body_at> void with_element(std::uint32_t element, body_at&& body) {
+    switch (element) {
+    case uform_element_uint8_k:
+        return body(std::uint8_t{});
+    case uform_element_int16_k:
+        return body(std::int16_t{});
+    case uform_element_float32_k:
+        return body(float{});
+    default:
+        fail(uform_status_internal_k, "element: ", element, " is no type of values");
+    }
+}
+
+} // namespace uform::vram
