@@ -15,6 +15,7 @@ struct uform_host_t {
     std::vector<uform_parameter_request_t> parameters;
     size_t staging = 0;
     size_t workspace = 0;
+    size_t columns_capacity = 0;
 };
 
 namespace native_test {
@@ -43,6 +44,9 @@ inline uform_declare_t declare_of(uform_host_t& host) {
     declare.staging = [](uform_host_t* to, size_t bytes, size_t* offset) {
         return reserve(to->staging, bytes, offset);
     };
+    declare.column_staging = [](uform_host_t* to, uint32_t, size_t bytes, size_t* offset) {
+        return reserve(to->staging, bytes * to->columns_capacity, offset);
+    };
     declare.workspace = [](uform_host_t* to, size_t bytes, size_t* offset) {
         return reserve(to->workspace, bytes, offset);
     };
@@ -67,6 +71,7 @@ public:
     modality(uform_modality_plugin_t const& plugin, void* config, uint32_t row_columns, uint32_t columns,
              bool training = true)
         : plugin_(plugin), run_(run_of(row_columns, columns, training)), columns_(columns) {
+        host_.columns_capacity = columns;
         uform_declare_t const declare = declare_of(host_);
         uint32_t enabled = 0;
         CHECK(plugin.derive(config, &run_, &declare, &enabled) == uform_status_success_k && enabled == 1);

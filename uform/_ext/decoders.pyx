@@ -38,7 +38,7 @@ cdef object decode(int modality, Py_ssize_t item, object encoded, object shape):
                          "decoder with uform.set_decoder")
     try:
         return decoder(item, encoded, shape)
-    except MemoryError:
+    except (ImportError, MemoryError):
         raise
     except Exception as error:
         raise ValueError(f"contents[{item}] does not decode as {name}: {error or type(error).__name__}") from error

@@ -479,6 +479,11 @@ cdef extern from "uform/plugin.h" nogil:
         double minimum
         double maximum
 
+    ctypedef enum uform_staging_unit_t:
+        uform_staging_unit_whole_k
+        uform_staging_unit_content_k
+        uform_staging_unit_covered_k
+
     ctypedef struct uform_declare_t:
         uform_host_t* host
         const uform_operations_t* operations
@@ -488,6 +493,7 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*term)(uform_host_t* host, const char* name, double weight, uint32_t* handle) noexcept
         uform_status_t (*staging)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
         uform_status_t (*workspace)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
+        uform_status_t (*column_staging)(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) noexcept
 
     ctypedef enum uform_tap_t:
         uform_tap_covered_k

@@ -68,18 +68,19 @@ uform_status_t declare_parameters(state& self, uform_run_t const& run, uform_dec
 
 uform_status_t declare_memory(state& self, uform_run_t const& run, uform_declare_t const& declare) {
     uform_operations_t const& operations = *declare.operations;
-    size_t const capacity = self.capacity;
     self.workspace_bytes = std::max(operations.embedding_workspace_bytes(self.hidden, table_rows_k, self.capacity),
                                     operations.patches_workspace_bytes(self.hidden, self.width, self.capacity));
     uform_status_t status = declare.staging(declare.host, sizeof(uint32_t), &self.count);
     if (status == uform_status_success_k)
-        status = declare.staging(declare.host, capacity * self.width, &self.values);
+        status = declare.column_staging(declare.host, uform_staging_unit_content_k, self.width, &self.values);
     if (status == uform_status_success_k)
-        status = declare.staging(declare.host, capacity * sizeof(uint32_t), &self.patch_columns);
+        status =
+            declare.column_staging(declare.host, uform_staging_unit_content_k, sizeof(uint32_t), &self.patch_columns);
     if (status == uform_status_success_k && run.training) {
         self.workspace_bytes = std::max(
             self.workspace_bytes, operations.patches_head_workspace_bytes(self.hidden, self.width, self.capacity));
-        status = declare.staging(declare.host, capacity * sizeof(uint32_t), &self.covered_patches);
+        status =
+            declare.column_staging(declare.host, uform_staging_unit_covered_k, sizeof(uint32_t), &self.covered_patches);
     }
     if (status == uform_status_success_k)
         status = declare.workspace(declare.host, self.workspace_bytes, &self.workspace);

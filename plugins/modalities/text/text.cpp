@@ -38,7 +38,7 @@ uform_status_t declare_all(state& self, uform_run_t const& run, uform_declare_t 
     if (status == uform_status_success_k && run.training) {
         self.workspace_bytes =
             std::max(self.workspace_bytes, operations.bytes_head_workspace_bytes(run.hidden, run.columns_capacity));
-        status = declare.staging(declare.host, run.columns_capacity, &self.targets);
+        status = declare.column_staging(declare.host, uform_staging_unit_covered_k, 1, &self.targets);
     }
     if (status == uform_status_success_k)
         status = declare.workspace(declare.host, self.workspace_bytes, &self.workspace);

@@ -97,6 +97,30 @@ void run(char const* name, uform_status_t (*operation)(uform_stream_t*, argument
     require(uform::vram::stream_synchronize(stream()), name);
 }
 
+/** How work gets onto the stream: at once, or as a graph that is captured first. */
+enum class how { direct, captured };
+
+/** Runs what `body` puts on the first device's stream, and waits. */
+template <typename body_at> void once(how mode, char const* name, body_at&& body) {
+    cudaStream_t const handle = uform::vram::stream::of(stream()).handle;
+    require(cudaSetDevice(uform::vram::stream::of(stream()).device), name);
+    if (mode == how::direct) {
+        body();
+    } else {
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        require(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), name);
+        body();
+        require(cudaStreamEndCapture(handle, &graph), name);
+        require(cudaGraphInstantiate(&executable, graph, 0), name);
+        require(cudaGraphLaunch(executable, handle), name);
+        require(cudaStreamSynchronize(handle), name);
+        cudaGraphExecDestroy(executable);
+        cudaGraphDestroy(graph);
+    }
+    require(uform::vram::stream_synchronize(stream()), name);
+}
+
 /* ------------------------------------------------------------------------------------------------------ the memory */
 
 /** `count` values between two guard zones; all bytes are 0xFF, so that floats of every width are NaN. */
@@ -133,6 +157,8 @@ public:
         if (!values.empty())
             require(cudaMemcpy(data(), values.data(), values.size() * sizeof(value_at), cudaMemcpyHostToDevice),
                     "cudaMemcpy");
+        // From pageable memory the call may return before the data has arrived, and the tests' streams do not wait.
+        require(cudaDeviceSynchronize(), "cudaMemcpy");
     }
     std::vector<value_at> download() const {
         std::vector<value_at> values(count_);

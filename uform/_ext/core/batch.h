@@ -59,6 +59,9 @@ public:
         return covered_count_[device * modalities_capacity_k + place];
     }
     uint32_t covered_total(size_t device) const { return covered_total_[device]; }
+    uint32_t content_columns(size_t device, size_t place) const {
+        return content_columns_[device * modalities_capacity_k + place];
+    }
     uint64_t truncated() const { return truncated_; }
     uint64_t dropped() const { return packer_.dropped(); }
 

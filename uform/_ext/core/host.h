@@ -13,6 +13,7 @@ class replica;
 struct uform_host_t {
     uform::plugin_parts* parts = nullptr;
     uform::declarations* declared = nullptr; /* during `declare` */
+    uint32_t columns_capacity = 0;           /* likewise */
     uform::planning* planning = nullptr;     /* during `plan` */
     uint32_t objective = 0;                  /* its place among the run's objectives */
     uform::replica* replica = nullptr;       /* during a pass */

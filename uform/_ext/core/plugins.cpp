@@ -114,7 +114,17 @@ uform_status_t reserve(size_t& total, size_t bytes, size_t* offset) {
 }
 
 uform_status_t declare_staging(uform_host_t* host, size_t bytes, size_t* offset) {
-    return reserve(host->parts->staging_bytes, bytes, offset);
+    uform_status_t const status = reserve(host->parts->staging_bytes, bytes, offset);
+    if (status != uform_status_success_k)
+        return status;
+    return guard([&] { host->parts->staging_parts.push_back({*offset, uform_staging_unit_whole_k, bytes}); });
+}
+
+uform_status_t declare_column_staging(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) {
+    uform_status_t const status = reserve(host->parts->staging_bytes, bytes * host->columns_capacity, offset);
+    if (status != uform_status_success_k)
+        return status;
+    return guard([&] { host->parts->staging_parts.push_back({*offset, unit, bytes}); });
 }
 
 uform_status_t declare_workspace(uform_host_t* host, size_t bytes, size_t* offset) {
@@ -122,7 +132,8 @@ uform_status_t declare_workspace(uform_host_t* host, size_t bytes, size_t* offse
 }
 
 uform_declare_t declare_with(uform_host_t& host, uform_operations_t const& operations) {
-    return {&host, &operations, declare_fail, declare_parameter, declare_term, declare_staging, declare_workspace};
+    return {&host,        &operations,     declare_fail,      declare_parameter,
+            declare_term, declare_staging, declare_workspace, declare_column_staging};
 }
 
 /** Answers the configuration as given, of the plugin's size. */
@@ -157,7 +168,7 @@ bool start_modality(modality_instance& instance, selection const& chosen, json c
     std::vector<uint8_t> const given = take_config(instance, plugin, chosen);
     saved_config const from_file = saved_config_of(plugin, saved);
     from_file.complete(instance.config.data());
-    uform_host_t host{.parts = &instance, .declared = &declared};
+    uform_host_t host{.parts = &instance, .declared = &declared, .columns_capacity = run.columns_capacity};
     uform_declare_t const declare = declare_with(host, operations);
     uint32_t enabled = 0;
     check(plugin->derive(instance.config.data(), &run, &declare, &enabled));
@@ -176,7 +187,7 @@ void start_objective(objective_instance& instance, selection const& chosen, json
     std::vector<uint8_t> const given = take_config(instance, plugin, chosen);
     saved_config const from_file = saved_config_of(plugin, saved);
     from_file.complete(instance.config.data());
-    uform_host_t host{.parts = &instance, .declared = &declared};
+    uform_host_t host{.parts = &instance, .declared = &declared, .columns_capacity = run.columns_capacity};
     uform_declare_t const declare = declare_with(host, operations);
     check(plugin->derive(instance.config.data(), &run, &declare));
     from_file.restore_left_out(given.data(), instance.config.data());

@@ -38,6 +38,13 @@ struct declarations {
     std::vector<term> terms;
 };
 
+/** A part of a plugin's staging: what of it a step uploads depends on how many units it has. */
+struct staging_part {
+    size_t offset; /* into the plugin's own */
+    uint32_t unit; /* uform_staging_unit_t */
+    size_t bytes;  /* whole, or of one unit */
+};
+
 /** What one plugin declared and where it lies. */
 struct plugin_parts {
     std::string name;
@@ -46,6 +53,7 @@ struct plugin_parts {
     std::vector<uint32_t> parameters; /* by handle: index into the table */
     std::vector<uint32_t> terms;      /* by handle: index into the terms */
     size_t staging_bytes = 0;
+    std::vector<staging_part> staging_parts;
     size_t workspace_bytes = 0;
     size_t staging_offset = 0; /* into the device's staging, set by the layout */
     size_t workspace_offset = 0;

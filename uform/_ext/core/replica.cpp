@@ -113,11 +113,35 @@ void replica::begin(batch const& planned) {
     for (uform_layer_t& layer : layers_)
         layer.columns = columns_;
     if (host_staging_)
-        check(operations_.memory_upload(stream_, device_staging(), host_staging_->data(), layout_.staging_parts.bytes));
+        upload();
     if (!whole_.training())
         return;
     check(operations_.memory_zero(stream_, gradient(), sizeof(float) * whole_.declared.parameters.flat()));
     check(operations_.memory_zero(stream_, terms(), sizeof(double) * UFORM_TERMS_CAPACITY));
+}
+
+/** Sends what this step uses of the staging. */
+void replica::upload() {
+    packed_device_t const& packed = planned_->devices()[device_];
+    staging_layout const& parts = layout_.staging_parts;
+    auto const send = [&](size_t offset, size_t bytes) {
+        if (bytes)
+            check(operations_.memory_upload(stream_, device_staging() + offset, host_staging_->data() + offset, bytes));
+    };
+    send(parts.counts, sizeof(batch_counts));
+    send(parts.segments, sizeof(uform_segment_t) * packed.segments);
+    send(parts.codes, sizeof(uint16_t) * packed.columns);
+    send(parts.covered, sizeof(uint32_t) * planned_->covered_total(device_));
+    for (size_t place = 0; place != whole_.modalities.size(); ++place)
+        for (staging_part const& part : whole_.modalities[place].staging_parts) {
+            size_t const units = part.unit == uform_staging_unit_content_k   ? planned_->content_columns(device_, place)
+                                 : part.unit == uform_staging_unit_covered_k ? planned_->covered_count(device_, place)
+                                                                             : 1;
+            send(whole_.modalities[place].staging_offset + part.offset, part.bytes * units);
+        }
+    for (objective_instance const& one : whole_.objectives)
+        for (staging_part const& part : one.staging_parts)
+            send(one.staging_offset + part.offset, part.bytes);
 }
 
 template <typename instance_at>

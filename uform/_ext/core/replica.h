@@ -52,6 +52,7 @@ private:
     };
 
     uint8_t* device_staging() const { return block_.at<uint8_t>(layout_.staging); }
+    void upload();
     void wire_parameters();
     void wire_layers();
     template <typename instance_at> plugin_pointers<instance_at> wire_plugin(instance_at& instance);

@@ -114,13 +114,18 @@ __device__ __forceinline__ void differentiate(key_gradients& sums, tile_places c
 #pragma unroll
         for (unsigned upper = 0; upper != 2; ++upper)
 #pragma unroll
-            for (unsigned i = 0; i != 4; ++i) {
-                float const weight = weights[upper][block][i];
-                float const delta = deltas[upper][block][i] - (i % 2 ? along.y : along.x);
-                // Of another segment's rows nothing may come through, an infinity neither.
-                deltas[upper][block][i] = bounds && weight == 0.f ? 0.f : weight * delta;
-            }
+            for (unsigned i = 0; i != 4; ++i)
+                deltas[upper][block][i] = weights[upper][block][i] *
+                                          (deltas[upper][block][i] - (i % 2 ? along.y : along.x));
     }
+    if (bounds) // of other segments' rows nothing comes through, an infinity neither
+#pragma unroll
+        for (unsigned upper = 0; upper != 2; ++upper)
+#pragma unroll
+            for (unsigned block = 0; block != 4; ++block)
+#pragma unroll
+                for (unsigned i = 0; i != 4; ++i)
+                    deltas[upper][block][i] = weights[upper][block][i] == 0.f ? 0.f : deltas[upper][block][i];
     if constexpr (with_queries_ak)
         store_deltas(places.deltas, deltas, key, query, lane);
     add_weighted(sums.keys, deltas, places.queries, query, lane);
@@ -182,25 +187,15 @@ __device__ __forceinline__ void store_partial(float4* partial, float const (&sum
     }
 }
 
-__device__ __forceinline__ void clear_rows(attention_problem const& problem, unsigned head, unsigned first,
-                                           unsigned past) {
-    std::size_t const hidden = std::size_t(problem.heads) * head_width_k;
-    for (unsigned row = first + threadIdx.x / 8; row < past; row += attention_threads_k / 8)
-#pragma unroll
-        for (unsigned part = 0; part != 3; ++part)
-            store8(problem.qkv_gradient + (3 * row + part) * hidden + head * head_width_k + threadIdx.x % 8 * 8,
-                   zero8());
-}
-
 /** Writes what every row of [first, past) gives to its own normalisation: its output times that one's gradient. */
 __device__ __forceinline__ void write_along(attention_problem const& problem, unsigned head, unsigned first,
                                             unsigned past) {
     constexpr unsigned rows_at_once = attention_threads_k / 8, passes = 4;
     float* const along = along_of(problem, head);
-    for (unsigned begin = first + threadIdx.x / 8; begin - threadIdx.x / 8 < past; begin += passes * rows_at_once)
+    for (unsigned begin = first; begin < past; begin += passes * rows_at_once)
 #pragma unroll
         for (unsigned pass = 0; pass != passes; ++pass) {
-            unsigned const row = begin + pass * rows_at_once;
+            unsigned const row = begin + pass * rows_at_once + threadIdx.x / 8;
             float const sum = row_along(problem, head, min(row, past - 1));
             if (threadIdx.x % 8 == 0 && row < past)
                 along[row] = sum;
@@ -250,7 +245,7 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
     std::uint32_t const shared = shared_place(memory);
 
     unsigned const head = blockIdx.x % problem.heads, block = blockIdx.x / problem.heads;
-    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp = thread / warp_k;
+    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp = warp_place();
     unsigned const count = problem.columns.counts[0], first = block * attention_block_k;
     std::size_t const hidden = std::size_t(problem.heads) * head_width_k, stride = 3 * hidden;
     __nv_bfloat16 const* const qkv = problem.qkv + head * head_width_k;
@@ -259,7 +254,9 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
     float const* const along = along_of(problem, head);
 
     if constexpr (owned_ak)
-        clear_rows(problem, head, max(first, count), min(first + attention_block_k, problem.columns.active));
+        for (unsigned part = 0; part != 3; ++part)
+            clear_rows(qkv_gradient + part * hidden, stride, max(first, count),
+                       min(first + attention_block_k, problem.columns.active));
     if (first >= count)
         return;
     block_columns own{first, min(first + attention_block_k, count), 0};

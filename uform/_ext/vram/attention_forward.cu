@@ -157,13 +157,6 @@ __device__ __forceinline__ void finish(attention_problem const& problem, forward
     });
 }
 
-__device__ __forceinline__ void clear_rows(attention_problem const& problem, unsigned head, unsigned first) {
-    std::size_t const stride = std::size_t(problem.heads) * head_width_k;
-    for (unsigned row = first + threadIdx.x / 8; row < min(first + attention_block_k, problem.columns.active);
-         row += attention_threads_k / 8)
-        store8(problem.attended + row * stride + head * head_width_k + threadIdx.x % 8 * 8, zero8());
-}
-
 /** A block for 128 columns and a head: it visits the keys from its first column's segment on to its last one's end. */
 __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor_k)
     attention_forward_kernel(attention_problem const problem) {
@@ -172,12 +165,13 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
     uint2* const bounds = reinterpret_cast<uint2*>(memory + forward_memory::bounds);
 
     unsigned const head = blockIdx.x % problem.heads, first = blockIdx.x / problem.heads * attention_block_k;
-    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp_first = thread / warp_k * warp_rows_k;
+    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp_first = warp_place() * warp_rows_k;
     unsigned const count = problem.columns.counts[0];
-    if (first >= count)
-        return clear_rows(problem, head, first);
-
     std::size_t const hidden = std::size_t(problem.heads) * head_width_k, stride = 3 * hidden;
+    if (first >= count)
+        return clear_rows(problem.attended + head * head_width_k, hidden, first,
+                          min(first + attention_block_k, problem.columns.active));
+
     __nv_bfloat16 const* const queries = problem.qkv + head * head_width_k;
     load_rows<attention_block_k>(tile, queries, stride, first, count);
     copies_commit();

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
     std::uint32_t const queries = shared_place(memory), gradients = queries + queries_memory::gradients;
 
     unsigned const head = blockIdx.x % problem.heads, first = blockIdx.x / problem.heads * attention_block_k;
-    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp_first = thread / warp_k * warp_rows_k;
+    unsigned const thread = threadIdx.x, lane = thread % warp_k, warp_first = warp_place() * warp_rows_k;
     unsigned const count = problem.columns.counts[0];
     if (first >= count)
         return;

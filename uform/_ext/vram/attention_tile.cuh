@@ -22,6 +22,9 @@ inline constexpr float score_scale_k = 0.125f;
 inline constexpr float base_2_k = 1.4426950408889634f;
 inline constexpr float scores_to_base_2_k = score_scale_k * base_2_k;
 
+/** This thread's warp within the block, which compilers then know to be the same in all lanes. */
+__device__ __forceinline__ unsigned warp_place() { return __shfl_sync(whole_warp_k, threadIdx.x / warp_k, 0); }
+
 /** Bytes of a tile of so many rows. */
 constexpr unsigned tile_bytes(unsigned rows) { return rows * tile_row_bytes_k; }
 
@@ -58,6 +61,12 @@ __device__ __forceinline__ void load_rows(std::uint32_t tile, __nv_bfloat16 cons
         bool const present = row < end;
         copy_begin(to + pass * rows_at_once * tile_row_bytes_k, column + (present ? row : 0) * stride, present);
     }
+}
+
+/** Zeros in 64 values of each row of [first, past). */
+__device__ __forceinline__ void clear_rows(__nv_bfloat16* matrix, std::size_t stride, unsigned first, unsigned past) {
+    for (unsigned row = first + threadIdx.x / 8; row < past; row += attention_threads_k / 8)
+        reinterpret_cast<uint4*>(matrix + row * stride)[threadIdx.x % 8] = make_uint4(0, 0, 0, 0);
 }
 
 /** The columns [x, y) of the segment that a column belongs to. */
@@ -149,14 +158,21 @@ __device__ __forceinline__ float* along_of(attention_problem const& problem, uns
     return problem.scratch + problem.heads * attention_scratch_units(capacity) * unit_floats + head * capacity;
 }
 
+/** Adds the products of two pairs of bfloat16, whose bits are float32's upper half. */
+__device__ __forceinline__ float dot_words(std::uint32_t a, std::uint32_t b, float sum) {
+    sum = fmaf(__uint_as_float(a << 16), __uint_as_float(b << 16), sum);
+    return fmaf(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u), sum);
+}
+
 /** That of one row, from the eight lanes that call together; each has it. */
 __device__ __forceinline__ float row_along(attention_problem const& problem, unsigned head, unsigned row) {
     std::size_t const at = (std::size_t(row) * problem.heads + head) * head_width_k + threadIdx.x % 8 * 8;
-    floatx8 const attended = widen(load8(problem.attended + at)), gradient = widen(load8(problem.gradient + at));
-    float sum = 0.f;
-#pragma unroll
-    for (unsigned i = 0; i != 8; ++i)
-        sum = fmaf(attended[i], gradient[i], sum);
+    uint4 const attended = *reinterpret_cast<uint4 const*>(problem.attended + at);
+    uint4 const gradient = *reinterpret_cast<uint4 const*>(problem.gradient + at);
+    float sum = dot_words(attended.x, gradient.x, 0.f);
+    sum = dot_words(attended.y, gradient.y, sum);
+    sum = dot_words(attended.z, gradient.z, sum);
+    sum = dot_words(attended.w, gradient.w, sum);
 #pragma unroll
     for (unsigned step = 1; step != 8; step *= 2)
         sum += __shfl_xor_sync(whole_warp_k, sum, step);

@@ -27,10 +27,14 @@ struct floatx8 {
     __device__ float operator[](unsigned i) const { return values[i]; }
 };
 
-__device__ __forceinline__ bf16x8 load8(__nv_bfloat16 const* from) { return *reinterpret_cast<bf16x8 const*>(from); }
+// By way of uint4, for compilers copy the pairs one after another: four accesses for one.
+__device__ __forceinline__ bf16x8 load8(__nv_bfloat16 const* from) {
+    uint4 const whole = *reinterpret_cast<uint4 const*>(from);
+    return *reinterpret_cast<bf16x8 const*>(&whole);
+}
 
 __device__ __forceinline__ void store8(__nv_bfloat16* to, bf16x8 const& values) {
-    *reinterpret_cast<bf16x8*>(to) = values;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<uint4 const*>(&values);
 }
 
 __device__ __forceinline__ floatx8 widen(bf16x8 const& packed) {

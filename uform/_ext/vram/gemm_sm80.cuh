@@ -1,6 +1,7 @@
 /** CUTLASS kernels for every GPU since Ampere: asynchronous copies in stages, products by warps. */
 #pragma once
 
+#include <tuple>
 #include <type_traits>
 
 #include <cutlass/epilogue/thread/linear_combination.h>

@@ -1,6 +1,10 @@
 /** CUTLASS kernels for Hopper: TMA loads by a warp of their own, pairs of blocks that share the second operand. */
 #pragma once
 
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/epilogue/thread/activation.h>
 #include <cutlass/gemm/collective/collective_builder.hpp>

@@ -55,6 +55,10 @@ uform_status_t norm_geglu_backward(uform_stream_t*, uform_layer_t const*);
 uform_status_t out_residual_backward(uform_stream_t*, uform_layer_t const*);
 uform_status_t norm_qkv_backward(uform_stream_t*, uform_layer_t const*);
 
+// attention.cu
+uform_status_t attention_forward(uform_stream_t*, uform_layer_t const*);
+uform_status_t attention_backward(uform_stream_t*, uform_layer_t const*);
+
 // norm.cu
 std::size_t norm_workspace_bytes(std::uint32_t hidden, std::uint32_t columns);
 uform_status_t norm_forward(uform_stream_t*, uform_norm_t const*);

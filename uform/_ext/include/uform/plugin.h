@@ -506,6 +506,13 @@ typedef struct uform_parameter_request_t {
     double maximum;
 } uform_parameter_request_t;
 
+/** Which of a modality's columns staging is for. */
+typedef enum uform_staging_unit_t {
+    uform_staging_unit_whole_k = 0,   /* none: it is uploaded whole */
+    uform_staging_unit_content_k = 1, /* its content columns */
+    uform_staging_unit_covered_k = 2, /* those that objectives covered */
+} uform_staging_unit_t;
+
 /** Functions of the host during `declare`; each answers through its last argument a handle to use later. */
 typedef struct uform_declare_t {
     uform_host_t* host;
@@ -519,6 +526,8 @@ typedef struct uform_declare_t {
     uform_status_t (*staging)(uform_host_t*, size_t bytes, size_t* offset);
     /** Bytes on each device, kept from one pass's forward to its backward. */
     uform_status_t (*workspace)(uform_host_t*, size_t bytes, size_t* offset);
+    /** Staging of `bytes` for each of a modality's columns on a device: a step uploads only as many as it has. */
+    uform_status_t (*column_staging)(uform_host_t*, uint32_t unit, size_t bytes, size_t* offset);
 } uform_declare_t;
 
 /** What taps an objective reads; only those are gathered and given gradients. */

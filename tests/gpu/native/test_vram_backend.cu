@@ -1,0 +1,110 @@
+// The backend's life: devices, classes, streams, memory, weights, and how failures are told.
+#include <cstdlib>
+#include <numeric>
+
+#include "tests/gpu/native/gpu_check.h"
+#include "vram/backend.h"
+#include "vram/launch.cuh"
+
+using namespace gpu_test;
+using namespace uform;
+
+namespace {
+
+std::string message_of(uform_status_t status, uform_status_t expected) {
+    return status == expected ? last_error() : "another status";
+}
+
+bool mentions(std::string const& message, std::string const& part) { return message.find(part) != std::string::npos; }
+
+void test_classes() {
+    check("class of 7.5", vram::gpu_class_of(7, 5) == uform_gpu_class_none_k);
+    check("class of 8.0", vram::gpu_class_of(8, 0) == uform_gpu_class_ampere_k);
+    check("class of 8.6", vram::gpu_class_of(8, 6) == uform_gpu_class_ampere_k);
+    check("class of 8.9", vram::gpu_class_of(8, 9) == uform_gpu_class_ada_k);
+    check("class of 9.0", vram::gpu_class_of(9, 0) == uform_gpu_class_hopper_k);
+    check("class of 12.0", vram::gpu_class_of(12, 0) == uform_gpu_class_blackwell_k);
+    check("class lowered", vram::lowered_gpu_class(uform_gpu_class_hopper_k, "AMPERE") == uform_gpu_class_ampere_k);
+    check("class never raised", vram::lowered_gpu_class(uform_gpu_class_ampere_k, "HOPPER") == uform_gpu_class_ampere_k);
+    bool refused = false;
+    try {
+        vram::lowered_gpu_class(uform_gpu_class_hopper_k, "VOLTA");
+    } catch (error const& failure) {
+        refused = mentions(failure.message, "UFORM_GPU_CLASS: VOLTA");
+    }
+    check("class of another name refused", refused);
+}
+
+void test_unknown_device() {
+    std::int32_t const index = 4096;
+    uform_backend_options_t options{};
+    options.devices = &index, options.devices_count = 1;
+    void* made = nullptr;
+    std::string const message = message_of(vram::backend_create(&options, &made), uform_status_device_k);
+    check("unknown device refused: " + message, mentions(message, "devices[0]: 4096"));
+}
+
+void test_memory() {
+    void* memory = nullptr;
+    std::string const message =
+        message_of(vram::memory_allocate(stream(), std::size_t(1) << 50, &memory), uform_status_out_of_memory_k);
+    check("out of memory told: " + message, mentions(message, "1125899906842624 bytes") && mentions(message, "free"));
+
+    constexpr std::size_t count = 100003;
+    std::vector<std::uint32_t> values(count), back(count);
+    std::iota(values.begin(), values.end(), 0u);
+    require(vram::memory_allocate(stream(), count * sizeof(std::uint32_t), &memory), "memory_allocate");
+    require(vram::memory_upload(stream(), memory, values.data(), count * sizeof(std::uint32_t)), "memory_upload");
+    require(vram::memory_download(stream(), back.data(), memory, count * sizeof(std::uint32_t)), "memory_download");
+    synchronize();
+    check("memory upload and download", same_bits(values, back));
+    require(vram::memory_zero(stream(), memory, count * sizeof(std::uint32_t)), "memory_zero");
+    require(vram::memory_download(stream(), back.data(), memory, count * sizeof(std::uint32_t)), "memory_download");
+    synchronize();
+    check("memory zero", same_bits(back, std::vector<std::uint32_t>(count, 0)));
+    vram::memory_release(stream(), memory);
+    vram::memory_release(stream(), nullptr);
+}
+
+void test_weights() {
+    for (std::uint32_t columns : {64u, 27u}) {
+        std::uint32_t const rows = 37;
+        device_array<float> const plain(random_values(3).normal(rows * columns));
+        check("weights bytes",
+              vram::weights_bytes(uform_parameter_kind_matrix_k, rows, columns) == 2ull * rows * columns &&
+                  vram::weights_bytes(uform_parameter_kind_vector_k, rows, 0) == 0);
+        device_array<bf16> const working(rows * columns);
+        require(vram::weights_import(stream(), uform_parameter_kind_matrix_k, rows, columns, plain.data(),
+                                     working.data()),
+                "weights_import");
+        synchronize();
+        check("weights import " + std::to_string(columns),
+              same_bits(to_float(working.download()), rounded(plain.download())) && working.guarded());
+    }
+}
+
+/** A launch that can not be: its error names the operation and does not stay behind. */
+void test_failed_launch() {
+    auto const operation = [](uform_stream_t* opaque) {
+        return vram::operate("some_operation", opaque, [](vram::stream const& on) {
+            vram::check_cuda(cudaStreamWaitEvent(on.handle, nullptr, 0), on);
+        });
+    };
+    std::string const message = message_of(operation(stream()), uform_status_device_k);
+    check("failed call told: " + message, mentions(message, "some_operation: "));
+    require(vram::memory_zero(stream(), nullptr, 0), "after a failure");
+    synchronize();
+    check("nothing stays behind", cudaPeekAtLastError() == cudaSuccess);
+}
+
+} // namespace
+
+int main() {
+    test_classes();
+    test_unknown_device();
+    test_memory();
+    test_weights();
+    test_failed_launch();
+    std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));
+    return native_test::report();
+}

@@ -1,0 +1,176 @@
+// Rotary positions and the gated unit, against loops in double on the same rounded inputs.
+#include <numbers>
+
+#include "tests/gpu/native/gpu_check.h"
+#include "vram/geglu.h"
+#include "vram/rotary.h"
+
+using namespace gpu_test;
+using namespace uform;
+
+namespace {
+
+/** Texts, pictures, films, and positions far from the first. */
+std::vector<columns_fixture::shape> mixed_shapes() {
+    return {{1, 1, {0, 0, 0}, 1, 0, uform_modality_text_k},
+            {113, 2, {8, 14, 0}, 113, 1, uform_modality_image_k},
+            {145, 3, {4, 6, 6}, 145, 2, uform_modality_video_k},
+            {4097, 1, {4096, 0, 0}, 4097, 3, uform_modality_text_k},
+            {301, 2, {3, 100, 0}, 301, 4, uform_modality_image_k}};
+}
+
+std::vector<double> turned(columns_fixture const& host, std::uint32_t heads, std::vector<float> const& qkv, double sign) {
+    constexpr unsigned pairs_of[3][3] = {{32, 0, 0}, {16, 16, 0}, {8, 12, 12}};
+    std::vector<double> result = to_double(qkv);
+    for (std::size_t c = 0; c != host.used(); ++c) {
+        unsigned const axes = host.segments[host.segment_of[c]].axes;
+        unsigned pair = 0;
+        for (unsigned axis = 0; axis != 3; ++axis)
+            for (unsigned j = 0; j != pairs_of[axes - 1][axis]; ++j, ++pair) {
+                double const angle = sign * host.positions[c * UFORM_AXES + axis] *
+                                     std::pow(10000.0, -double(j) / pairs_of[axes - 1][axis]);
+                for (std::size_t head = 0; head != 2 * heads; ++head) {
+                    std::size_t const at = (c * 3 * heads + head) * 64 + pair;
+                    double const first = double(qkv[at]), second = double(qkv[at + 32]);
+                    result[at] = first * std::cos(angle) - second * std::sin(angle);
+                    result[at + 32] = second * std::cos(angle) + first * std::sin(angle);
+                }
+            }
+    }
+    return result;
+}
+
+std::vector<float> rotary_case(std::uint32_t heads, vram::rotary_direction direction, how mode) {
+    columns_fixture host(mixed_shapes());
+    ram_device const ram(2);
+    ram.run(ram.operations().columns_expand, host.view);
+    device_columns columns(host);
+    columns.copy_expanded(host);
+    std::size_t const used = std::size_t(host.used()) * 3 * heads * 64;
+    std::vector<float> const qkv = rounded(random_values(heads).normal(used));
+    device_array<bf16> const values(to_bf16(qkv), std::size_t(host.view.capacity) * 3 * heads * 64);
+    once(mode, "rotary",
+         [&] { vram::launch_rotary(vram::stream::of(stream()), columns.view, heads, values.data(), direction); });
+    std::vector<float> const got = to_float(values.download());
+    bool const forward = direction == vram::rotary_direction::forward;
+    std::string const name = std::string("rotary ") + (forward ? "forward " : "backward ") + std::to_string(heads);
+    check_rounded(name, std::vector<float>(got.begin(), got.begin() + used), turned(host, heads, qkv, forward ? 1 : -1));
+    bool slack = true;
+    for (std::size_t i = used; i != got.size(); ++i)
+        slack = slack && std::isnan(got[i]);
+    check(name + " slack", slack && values.guarded());
+    return got;
+}
+
+double gelu(double x) {
+    return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+double gelu_slope(double x) {
+    double const inner = 2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+    double const sigmoid = 1 / (1 + std::exp(-inner));
+    return sigmoid + x * sigmoid * (1 - sigmoid) * 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
+}
+
+std::vector<float> geglu_case(std::uint32_t count, std::uint32_t inner, bool in_place, how mode) {
+    std::uint32_t const active = count + 6, capacity = count + 11;
+    random_values random(inner);
+    std::vector<float> const gate_up = rounded(random.normal(std::size_t(count) * 2 * inner, 3));
+    std::vector<float> const slopes = rounded(random.normal(std::size_t(count) * inner));
+    std::vector<double> product, again_gradient(gate_up.size());
+    for (std::size_t i = 0; i != slopes.size(); ++i) {
+        std::size_t const gate_at = i / inner * 2 * inner + i % inner, up_at = gate_at + inner;
+        double const gate = double(gate_up[gate_at]), up = double(gate_up[up_at]), slope = double(slopes[i]);
+        product.push_back(gelu(gate) * up);
+        again_gradient[gate_at] = slope * up * gelu_slope(gate);
+        again_gradient[up_at] = slope * gelu(gate);
+    }
+    device_array<std::uint32_t> const device_count(std::vector{count});
+    device_array<bf16> const operands(to_bf16(gate_up), std::size_t(capacity) * 2 * inner);
+    device_array<bf16> const incoming(to_bf16(slopes), std::size_t(capacity) * inner);
+    device_array<bf16> const forward(incoming.size()), apart(operands.size()), product_apart(incoming.size());
+    bf16* const gradient = in_place ? operands.data() : apart.data();
+    bf16* const product_again = in_place ? incoming.data() : product_apart.data();
+    once(mode, "geglu", [&] {
+        vram::stream const& on = vram::stream::of(stream());
+        vram::geglu_rows const rows{active, device_count.data(), inner};
+        vram::launch_geglu_forward(on, rows, operands.data(), forward.data());
+        vram::launch_geglu_backward(on, rows, operands.data(), incoming.data(), gradient, product_again);
+    });
+    std::string const name = "geglu " + std::to_string(inner) + (in_place ? " in place" : "");
+    auto const compare = [&](std::string const& what, device_array<bf16> const& values,
+                             std::vector<double> const& expected, std::size_t width) {
+        std::vector<float> const got = to_float(values.download());
+        check_rounded(name + what, std::vector<float>(got.begin(), got.begin() + expected.size()), expected);
+        bool slack = values.guarded();
+        for (std::size_t i = expected.size(); i != got.size(); ++i)
+            slack = slack && (i < active * width ? got[i] == 0 : std::isnan(got[i]));
+        check(name + what + " slack", slack);
+        return got;
+    };
+    compare(" product", forward, product, inner);
+    compare(" product again", in_place ? incoming : product_apart, product, inner);
+    return compare(" gradient", in_place ? operands : apart, again_gradient, 2 * std::size_t(inner));
+}
+
+void test_extreme_gates() {
+    std::vector<float> const gates = {-3e38f, -100, -20, 0, 20, 100, 3e38f, -1e-30f};
+    std::vector<float> gate_up = gates;
+    gate_up.insert(gate_up.end(), 8, 1.f);
+    device_array<std::uint32_t> const count(std::vector{1u});
+    device_array<bf16> const operands(to_bf16(gate_up)), slopes(to_bf16(std::vector<float>(8, 1.f)));
+    device_array<bf16> const product(8), gradient(16);
+    vram::geglu_rows const rows{1, count.data(), 8};
+    vram::launch_geglu_forward(vram::stream::of(stream()), rows, operands.data(), product.data());
+    vram::launch_geglu_backward(vram::stream::of(stream()), rows, operands.data(), slopes.data(), gradient.data(), nullptr);
+    synchronize();
+    std::vector<float> const got = to_float(product.download()), slope = to_float(gradient.download());
+    check("geglu of extreme gates", got[0] == 0 && got[1] == 0 && got[3] == 0 && got[5] == 100 && got[6] > 2e38f);
+    check("geglu slope of gates that are not small", std::abs(slope[1]) < 1e-6f && slope[3] == 0.5f && slope[5] == 1);
+}
+
+void bench() {
+    stopwatch watch;
+    for (auto const& [hidden, inner, count] :
+         {std::tuple{512u, 1408u, 65536u}, {768u, 2048u, 65536u}, {1024u, 2816u, 32768u}}) {
+        columns_fixture const host(equal_segments(count / 256, 256));
+        device_columns columns(host);
+        columns.expand();
+        vram::stream const& on = vram::stream::of(stream());
+        std::uint32_t const capacity = host.view.capacity;
+        random_values random(5);
+        std::vector<bf16> const noise = to_bf16(random.normal(std::size_t(capacity) * 2 * inner));
+        device_array<bf16> const gate_up(noise), qkv(noise), gradient(noise.size()), product(noise.size() / 2);
+        device_array<bf16> const slopes(std::vector<bf16>(noise.begin(), noise.begin() + noise.size() / 2));
+        vram::geglu_rows const rows{columns.view.active, columns.view.counts, inner};
+        double const tensor = 2.0 * double(count) * inner;
+        std::string const name = std::to_string(hidden);
+        watch.bytes("rotary " + name, 8.0 * double(count) * hidden, [&] {
+            vram::launch_rotary(on, columns.view, hidden / 64, qkv.data(), vram::rotary_direction::forward);
+        });
+        watch.bytes("geglu forward " + name, 3 * tensor,
+                    [&] { vram::launch_geglu_forward(on, rows, gate_up.data(), product.data()); });
+        watch.bytes("geglu backward " + name, 6 * tensor, [&] {
+            vram::launch_geglu_backward(on, rows, gate_up.data(), slopes.data(), gradient.data(), product.data());
+        });
+    }
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    using vram::rotary_direction;
+    for (std::uint32_t heads : {1u, 3u, 8u, 17u}) {
+        check("rotary twice", same_bits(rotary_case(heads, rotary_direction::forward, how::direct),
+                                        rotary_case(heads, rotary_direction::forward, how::captured)));
+        rotary_case(heads, rotary_direction::backward, how::direct);
+    }
+    for (std::uint32_t inner : {128u, 1408u, 2816u, 43776u})
+        check("geglu twice",
+              same_bits(geglu_case(37, inner, false, how::direct), geglu_case(37, inner, true, how::captured)));
+    geglu_case(0, 128, false, how::direct);
+    test_extreme_gates();
+    if (wants_bench(count, arguments))
+        bench();
+    return native_test::report();
+}
