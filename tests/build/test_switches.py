@@ -21,7 +21,16 @@ def test_defaults(tmp_path: Path) -> None:
     assert switches.cpu_flags == ()
     assert switches.sanitizers == ()
     assert switches.jobs >= 1
+    assert switches.core is None
     assert switches.build_folder == tmp_path / "build"
+
+
+def test_prebuilt_core(tmp_path: Path) -> None:
+    core = tmp_path / "libuform.so"
+    with pytest.raises(BuildError, match=r"UFORM_CORE=.*libuform\.so: no such file"):
+        Switches.from_environment(tmp_path, {"UFORM_CORE": str(core)})
+    core.touch()
+    assert Switches.from_environment(tmp_path, {"UFORM_CORE": str(core)}).core == core
 
 
 @pytest.mark.parametrize(

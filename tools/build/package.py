@@ -28,10 +28,14 @@ def build_package(root: Path, destination: Path, report: Callable[[str], None] =
     switches = Switches.from_environment(root)
     with exclusive(switches.build_folder, report):
         toolchain = find_toolchain(root, switches)
-        report(_announce(toolchain))
-        version = (root / "VERSION").read_text().strip()
         runner = Runner(root, switches.build_folder, switches.jobs, report)
-        library = build_library(root, switches, toolchain, version, runner)
+        if switches.core:
+            report(f"uform: the core is {switches.core}")
+            library = switches.core
+        else:
+            report(_announce(toolchain))
+            version = (root / "VERSION").read_text().strip()
+            library = build_library(root, switches, toolchain, version, runner)
         modules = build_extensions(root, switches, library, runner, toolchain.cxx.cache)
         target = destination / PACKAGE
         return [_install(product, target / product.name) for product in (library, *modules)]

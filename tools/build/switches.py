@@ -26,6 +26,7 @@ class Switches:
         cpu_flags: `UFORM_CPU_FLAGS`, added to every C++ source, e.g. `-march=native`; none keeps the wheel portable.
         sanitizers: `UFORM_SANITIZE`, e.g. `address,undefined` or `thread`, for the C++ test programs.
         jobs: `UFORM_BUILD_JOBS`, compilations at a time; by default one a core.
+        core: `UFORM_CORE`, a libuform.so built elsewhere from this tree: then only the Cython modules are compiled.
         build_folder: `UFORM_BUILD_CACHE`, where objects are kept between builds, whichever tree they come from.
     """
 
@@ -34,6 +35,7 @@ class Switches:
     cpu_flags: tuple[str, ...]
     sanitizers: tuple[str, ...]
     jobs: int
+    core: Path | None
     build_folder: Path
 
     @classmethod
@@ -45,6 +47,7 @@ class Switches:
             cpu_flags=tuple(environment.get("UFORM_CPU_FLAGS", "").split()),
             sanitizers=parse_sanitizers(environment.get("UFORM_SANITIZE", "")),
             jobs=_parse_jobs(environment.get("UFORM_BUILD_JOBS", "")),
+            core=_parse_core(environment.get("UFORM_CORE", "")),
             build_folder=Path(environment.get("UFORM_BUILD_CACHE") or root / "build").resolve(),
         )
 
@@ -73,6 +76,15 @@ def parse_sanitizers(text: str) -> tuple[str, ...]:
     if "thread" in sanitizers and "address" in sanitizers:
         raise BuildError(f"UFORM_SANITIZE={text}: thread and address exclude each other")
     return sanitizers
+
+
+def _parse_core(text: str) -> Path | None:
+    if not text:
+        return None
+    path = Path(text).resolve()
+    if not path.is_file():
+        raise BuildError(f"UFORM_CORE={text}: no such file")
+    return path
 
 
 def _parse_jobs(text: str) -> int:

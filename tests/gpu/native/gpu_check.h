@@ -47,9 +47,9 @@ inline void require(uform_status_t status, char const* what) {
 /* ------------------------------------------------------------------------------------------------------ the device */
 
 /** A backend on some GPUs, one stream each; an index may come several times. */
-class vram_devices {
+class device_set {
 public:
-    explicit vram_devices(std::vector<std::int32_t> indices) {
+    explicit device_set(std::vector<std::int32_t> indices) {
         uform_backend_options_t options{};
         options.devices = indices.data();
         options.devices_count = static_cast<std::uint32_t>(indices.size());
@@ -58,13 +58,13 @@ public:
         for (std::uint32_t place = 0; place != indices.size(); ++place)
             require(uform::vram::stream_create(backend_, place, &streams_[place]), "stream_create");
     }
-    ~vram_devices() {
+    ~device_set() {
         for (uform_stream_t* one : streams_)
             uform::vram::stream_destroy(one);
         uform::vram::backend_destroy(backend_);
     }
-    vram_devices(vram_devices const&) = delete;
-    vram_devices& operator=(vram_devices const&) = delete;
+    device_set(device_set const&) = delete;
+    device_set& operator=(device_set const&) = delete;
 
     void const* backend() const { return backend_; }
     uform_stream_t* const* streams() const { return streams_.data(); }
@@ -81,8 +81,8 @@ private:
 };
 
 /** The one that most tests use: the first GPU. */
-inline vram_devices& devices() {
-    static vram_devices instance({0});
+inline device_set& devices() {
+    static device_set instance({0});
     return instance;
 }
 

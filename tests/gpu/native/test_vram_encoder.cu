@@ -22,8 +22,8 @@ struct block_extents {
     std::size_t hidden, inner;
 
     std::size_t count(std::size_t weight) const {
-        std::size_t const counts[weights_k] = {hidden, 3 * hidden * hidden, hidden * hidden, hidden, 2 * inner * hidden,
-                                               hidden * inner};
+        std::size_t const counts[weights_k] = {hidden, 3 * hidden * hidden, hidden * hidden,
+                                               hidden, 2 * inner * hidden,  hidden * inner};
         return counts[weight];
     }
     uform_extents_t table() const {
@@ -271,9 +271,8 @@ void test_operations(std::string const& name, block_extents const& extents) {
 
     pair.run("down_residual_forward", vram::down_residual_forward, table.down_residual_forward);
     pair.compare("output", pair.on_vram.output.data(), pair.on_ram.output.data(), hidden, 1);
-    std::vector<float> const past =
-        to_float(pair.download(pair.on_vram.output.data() + pair.active() * hidden,
-                               (pair.columns.view.capacity - pair.active()) * hidden));
+    std::vector<float> const past = to_float(pair.download(pair.on_vram.output.data() + pair.active() * hidden,
+                                                           (pair.columns.view.capacity - pair.active()) * hidden));
     check(name + " output past the active rows", native_test::all_poison(past));
 
     // RAM's copy of the next values is made from the device's, which holds a gradient where RAM holds another part.
@@ -324,10 +323,10 @@ void run_whole(vram_block& block) {
 void test_whole(std::string const& name, block_extents const& extents) {
     block_pair pair(name + " whole", mixed_shapes(), extents);
     uform_operations_t const& table = ram_device::operations();
-    for (auto operation : {table.norm_qkv_forward, table.attention_forward, table.out_residual_forward,
-                           table.norm_geglu_forward, table.down_residual_forward, table.down_residual_backward,
-                           table.norm_geglu_backward, table.out_residual_backward, table.attention_backward,
-                           table.norm_qkv_backward})
+    for (auto operation :
+         {table.norm_qkv_forward, table.attention_forward, table.out_residual_forward, table.norm_geglu_forward,
+          table.down_residual_forward, table.down_residual_backward, table.norm_geglu_backward,
+          table.out_residual_backward, table.attention_backward, table.norm_qkv_backward})
         pair.on_ram.device.run(operation, pair.on_ram.layer);
     run_whole(pair.on_vram);
 
@@ -352,10 +351,9 @@ void test_whole(std::string const& name, block_extents const& extents) {
 void test_empty(block_extents const& extents) {
     block_pair pair("empty", mixed_shapes(), extents);
     pair.on_vram.layer.columns.active = 0;
-    for (vram_operation operation :
-         {vram::norm_qkv_forward, vram::out_residual_forward, vram::norm_geglu_forward, vram::down_residual_forward,
-          vram::down_residual_backward, vram::norm_geglu_backward, vram::out_residual_backward,
-          vram::norm_qkv_backward})
+    for (vram_operation operation : {vram::norm_qkv_forward, vram::out_residual_forward, vram::norm_geglu_forward,
+                                     vram::down_residual_forward, vram::down_residual_backward,
+                                     vram::norm_geglu_backward, vram::out_residual_backward, vram::norm_qkv_backward})
         run("empty", operation, pair.on_vram.layer);
     bool same = true;
     for (std::size_t i = 0; i != weights_k; ++i)
@@ -365,10 +363,21 @@ void test_empty(block_extents const& extents) {
 
 /* ------------------------------------------------------------------------------------------------------- timings */
 
+/** Goes on with the same values: to draw so many would take longer than what is timed. */
+void repeat(std::vector<float>& values, std::size_t count) {
+    std::size_t const period = values.size();
+    values.resize(count);
+    for (std::size_t i = period; i < count; ++i)
+        values[i] = values[i - period];
+}
+
 void bench(std::uint32_t columns, block_extents const& extents, std::uint32_t length) {
     columns_fixture host(equal_segments(columns / length, length));
     block_pair::expanded(host);
-    vram_block block(host, extents, block_values(extents, host.used()));
+    block_values values(extents, 4096);
+    for (std::vector<float>* one : {&values.input, &values.gradient})
+        repeat(*one, host.used() * extents.hidden);
+    vram_block block(host, extents, values);
     run_whole(block);
     for (vram_operation operation : forward_k)
         run("forward", operation, block.layer);
@@ -392,18 +401,19 @@ void bench(std::uint32_t columns, block_extents const& extents, std::uint32_t le
                          {"attention_backward", vram::attention_backward, 2.5 * attention},
                          {"norm_qkv_backward", vram::norm_qkv_backward, 2 * qkv}};
     stopwatch watch;
-    std::string const shape = "h" + std::to_string(extents.hidden);
+    std::string const shape = std::string("h").append(std::to_string(extents.hidden));
     double sum = 0;
     for (timed const& one : all) {
         double const time = watch.milliseconds([&] { require(one.operation(stream(), &block.layer), one.name); });
         sum += time;
-        std::printf("bench %s %s %.4f ms %.1f TFLOP/s\n", shape.c_str(), one.name, time,
-                    one.operations / (time * 1e9));
+        std::printf("bench %s %s %.4f ms %.1f TFLOP/s\n", shape.c_str(), one.name, time, one.operations / (time * 1e9));
     }
     std::printf("bench %s block of %u columns, segments of %u: %.4f ms, memory saved %.0f MB, workspace %.0f MB\n",
                 shape.c_str(), host.used(), length, sum, double(block.saved.bytes()) * 1e-6,
                 double(block.workspace.bytes()) * 1e-6);
 }
+
+std::string class_name(int gpu_class) { return std::string("class ").append(std::to_string(gpu_class)); }
 
 } // namespace
 
@@ -416,15 +426,14 @@ int main(int count, char** arguments) {
     block_extents const small{128, 192}, odd{192, 320};
     for (int gpu_class : classes) {
         int const own = std::exchange(on.gpu_class, gpu_class);
-        std::string const name = "class " + std::to_string(gpu_class);
-        test_operations(name + " h128", small);
-        test_operations(name + " h192", odd);
+        test_operations(class_name(gpu_class).append(" h128"), small);
+        test_operations(class_name(gpu_class).append(" h192"), odd);
         on.gpu_class = own;
     }
     test_empty(small);
     for (int gpu_class : classes) {
         int const own = std::exchange(on.gpu_class, gpu_class);
-        test_whole("class " + std::to_string(gpu_class), odd);
+        test_whole(class_name(gpu_class), odd);
         on.gpu_class = own;
     }
     if (wants_bench(count, arguments)) {

@@ -1,4 +1,5 @@
-/** Products against a naive sum in double, with every family, tile and slicing; `--bench` times the encoder's shapes. */
+/** Products against a naive sum in double, with every family, tile and slicing; `--bench` times the encoder's shapes.
+ */
 #include <utility>
 
 #include "tests/gpu/native/gpu_check.h"
@@ -41,7 +42,8 @@ __global__ void naive_kernel(bf16 const* a, std::size_t a_row, std::size_t a_ter
     std::size_t const i = at / columns, j = at % columns;
     double sum = 0;
     for (std::size_t t = 0; t != terms; ++t)
-        sum += double(__bfloat162float(a[i * a_row + t * a_term])) * double(__bfloat162float(b[j * b_row + t * b_term]));
+        sum +=
+            double(__bfloat162float(a[i * a_row + t * a_term])) * double(__bfloat162float(b[j * b_row + t * b_term]));
     answer[at] = sum;
 }
 
@@ -171,7 +173,7 @@ void test_data_gradient(linear_case const& given) {
 }
 
 std::vector<float> weight_gradient(linear_case const& given, std::vector<float> const& before, bool& guarded) {
-    std::size_t const bytes = uform::vram::gemm_weight_gradient_workspace_bytes(given.extents.outs, given.extents.ins);
+    std::size_t const bytes = uform::vram::gemm_weight_gradient_workspace_bytes(given.extents);
     device_array<std::uint8_t> workspace(bytes);
     device_array<float> dw(before);
     require(uform::guard([&] {
@@ -225,7 +227,7 @@ void test_weight_gradient(linear_case const& given) {
 
 /** A captured product and a captured weights' gradient answer the very bits of those that are not. */
 void test_capture(linear_case const& given) {
-    std::size_t const bytes = uform::vram::gemm_weight_gradient_workspace_bytes(given.extents.outs, given.extents.ins);
+    std::size_t const bytes = uform::vram::gemm_weight_gradient_workspace_bytes(given.extents);
     device_array<std::uint8_t> workspace(bytes);
     std::vector<float> const zeros(given.weights, 0.f);
     device_array<float> dw(zeros);
@@ -263,12 +265,10 @@ void test_refusals() {
         uform_status_t const status = uform::guard(body);
         check(name, status != uform_status_success_k && std::strstr(uform::last_error(), message) != nullptr);
     };
-    refuses("refuses extents", "multiples of 8", [&] {
-        uform::vram::gemm_forward(on(), {64, 63, 64}, x.data(), weight.data(), nullptr, y.data());
-    });
-    refuses("refuses addresses", "weight at", [&] {
-        uform::vram::gemm_forward(on(), {8, 64, 32}, x.data(), weight.data() + 1, nullptr, y.data());
-    });
+    refuses("refuses extents", "multiples of 8",
+            [&] { uform::vram::gemm_forward(on(), {64, 63, 64}, x.data(), weight.data(), nullptr, y.data()); });
+    refuses("refuses addresses", "weight at",
+            [&] { uform::vram::gemm_forward(on(), {8, 64, 32}, x.data(), weight.data() + 1, nullptr, y.data()); });
     refuses("refuses a small workspace", "workspace_bytes: 0 bytes", [&] {
         device_array<float> dw(64 * 64);
         uform::vram::gemm_weight_gradient(on(), {64, 64, 64}, x.data(), weight.data(), dw.data(), y.data(), 0);
@@ -306,12 +306,11 @@ template <typename body_at> void for_maps(encoder_shape const& shape, body_at&& 
 /** The best slicing of each tile, beside the one that the operation takes. */
 void bench_weight_gradient(stopwatch& watch, linear_case const& given, double operations) {
     auto const [rows, outs, ins] = given.extents;
-    std::uint32_t const most = uform::vram::most_slices(outs, ins);
+    std::uint32_t const most = uform::vram::most_slices(rows, outs, ins);
     device_array<float> partials(std::size_t(most) * given.weights), dw(given.weights);
     auto const run = [&](gemm_tile tile, std::uint32_t slices) {
         gemm_family_of(on()).weight_gradient(
-            on(), tile,
-            {outs, ins, rows / slices, slices, given.dy.data(), given.x.data(), nullptr, partials.data()});
+            on(), tile, {outs, ins, rows / slices, slices, given.dy.data(), given.x.data(), nullptr, partials.data()});
         std::size_t const sliced = std::size_t(slices) * (rows / slices);
         uform::vram::launch_sum_partials(on(),
                                          {outs, ins, slices, partials.data(), rows % slices,
@@ -362,7 +361,9 @@ void bench(bool hopper) {
     for (encoder_shape const& shape :
          {encoder_shape{65536, 512, 1408}, encoder_shape{65536, 768, 2048}, encoder_shape{32768, 1024, 2816}})
         for_maps(shape, [&](char const* name, linear_extents const& extents) {
-            bench_map(watch, linear_case(extents, std::string("h").append(std::to_string(shape.hidden)).append(" ").append(name)));
+            bench_map(
+                watch,
+                linear_case(extents, std::string("h").append(std::to_string(shape.hidden)).append(" ").append(name)));
         });
     if (!hopper)
         return;

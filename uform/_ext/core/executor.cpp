@@ -1,5 +1,8 @@
 #include "core/executor.h"
 
+#include <numeric>
+#include <utility>
+
 namespace uform {
 
 namespace {
@@ -7,11 +10,9 @@ constexpr int32_t most_devices_k = 64;
 constexpr int32_t most_threads_k = 1024;
 } // namespace
 
-executor::executor(uform_executor_kind_t kind, uform_operations_t const& operations, uint32_t devices, unsigned threads)
-    : kind_(kind), operations_(operations), pool_(threads) {
-    for (uint32_t place = 0; place != devices; ++place)
-        indices_.push_back(static_cast<int32_t>(place));
-}
+executor::executor(uform_executor_kind_t kind, uform_operations_t const& operations, std::vector<int32_t> devices,
+                   unsigned threads)
+    : kind_(kind), operations_(operations), pool_(threads), indices_(std::move(devices)) {}
 
 void executor::open(char const* blas_path) {
     uform_backend_options_t options{};
@@ -20,6 +21,7 @@ void executor::open(char const* blas_path) {
     options.devices = indices_.data();
     options.devices_count = static_cast<uint32_t>(indices_.size());
     check(operations_.backend_create(&options, &backend_));
+    gpu_class_ = operations_.backend_gpu_class(backend_);
     for (uint32_t place = 0; place != options.devices_count; ++place) {
         uform_stream_t* stream = nullptr;
         check(operations_.stream_create(backend_, place, &stream));
@@ -40,16 +42,24 @@ std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, ch
              devices);
     if (threads < 0 || threads > most_threads_k)
         fail(uform_status_invalid_argument_k, "threads: between 0 and ", most_threads_k, ", not ", threads);
-    std::shared_ptr<executor> made(new executor(uform_executor_kind_ram_k, ram_operations(),
-                                                static_cast<uint32_t>(devices), static_cast<unsigned>(threads)));
+    std::vector<int32_t> indices(static_cast<size_t>(devices));
+    std::iota(indices.begin(), indices.end(), 0);
+    std::shared_ptr<executor> made(
+        new executor(uform_executor_kind_ram_k, ram_operations(), std::move(indices), static_cast<unsigned>(threads)));
     made->open(blas_path);
     return made;
 }
 
-std::shared_ptr<executor> executor::for_vram(int32_t const*, size_t) {
+std::shared_ptr<executor> executor::for_vram([[maybe_unused]] int32_t const* devices,
+                                             [[maybe_unused]] size_t devices_count) {
 #if UFORM_WITH_VRAM
-    vram_devices(); // says why where no GPU can be used
-    fail(uform_status_device_k, "this version of uform has no operations on GPUs: train with Executor.for_ram");
+    std::vector<int32_t> const visible = vram_devices(); // says why where no GPU can be used
+    std::vector<int32_t> const asked = devices ? std::vector<int32_t>(devices, devices + devices_count) : visible;
+    if (asked.empty() || asked.size() > most_devices_k)
+        fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " GPUs, not ", asked.size());
+    std::shared_ptr<executor> made(new executor(uform_executor_kind_vram_k, vram_operations(), asked, 0));
+    made->open(nullptr);
+    return made;
 #else
     fail(uform_status_device_k,
          "this build of uform has no VRAM backend: build it where nvcc is found, or use Executor.for_ram");

@@ -33,7 +33,8 @@ public:
     std::mutex& order() { return order_; }
 
 private:
-    executor(uform_executor_kind_t kind, uform_operations_t const& operations, uint32_t devices, unsigned threads);
+    executor(uform_executor_kind_t kind, uform_operations_t const& operations, std::vector<int32_t> devices,
+             unsigned threads);
     void open(char const* blas_path);
 
     uform_executor_kind_t kind_;

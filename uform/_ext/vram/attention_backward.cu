@@ -10,7 +10,6 @@ constexpr unsigned slice_k = 32;   // of them whose scores a warp holds at a tim
 constexpr unsigned warps_k = attention_threads_k / warp_k;
 constexpr unsigned blocks_per_multiprocessor_k = 2;
 
-
 /**
  *  Shared memory: the block's keys and values; two stages of queries and gradients; gradients of scores, transposed;
  *  then for each stage its rows' sums and what they give to their own normalisation; the bounds of each key's segment,
@@ -36,7 +35,8 @@ struct block_columns {
     static __device__ __forceinline__ block_columns of(attention_problem const& problem, unsigned block,
                                                        unsigned count) {
         unsigned const first = block * attention_block_k, past = min(first + attention_block_k, count);
-        uint2 const opening = segment_bounds(problem.columns, first), closing = segment_bounds(problem.columns, past - 1);
+        uint2 const opening = segment_bounds(problem.columns, first),
+                    closing = segment_bounds(problem.columns, past - 1);
         unsigned const begin = opening.x == first ? first : opening.y;
         unsigned const end = closing.y - closing.x > problem.owned_columns ? closing.x : closing.y;
         // The pieces of [begin, end) are at most the difference of `end` and `begin` in pieces rounded down, and one.
@@ -115,8 +115,8 @@ __device__ __forceinline__ void differentiate(key_gradients& sums, tile_places c
         for (unsigned upper = 0; upper != 2; ++upper)
 #pragma unroll
             for (unsigned i = 0; i != 4; ++i)
-                deltas[upper][block][i] = weights[upper][block][i] *
-                                          (deltas[upper][block][i] - (i % 2 ? along.y : along.x));
+                deltas[upper][block][i] =
+                    weights[upper][block][i] * (deltas[upper][block][i] - (i % 2 ? along.y : along.x));
     }
     if (bounds) // of other segments' rows nothing comes through, an infinity neither
 #pragma unroll
@@ -135,9 +135,8 @@ __device__ __forceinline__ void differentiate(key_gradients& sums, tile_places c
  *  sums [32 queries, 32 of 64 columns] += gradients of scores times keys, over the keys of warps that took part.
  *  @param column The first query's.
  */
-__device__ __forceinline__ void add_queries(float (&sums)[2][4][4], tile_places const& places,
-                                            warp_bounds const* warps, unsigned column, unsigned query, unsigned chunk,
-                                            unsigned lane) {
+__device__ __forceinline__ void add_queries(float (&sums)[2][4][4], tile_places const& places, warp_bounds const* warps,
+                                            unsigned column, unsigned query, unsigned chunk, unsigned lane) {
     unsigned const down = lane_place_down(lane), across = lane_place_across(lane);
 #pragma unroll
     for (unsigned warp = 0; warp != warps_k; ++warp) {
@@ -174,7 +173,7 @@ __device__ __forceinline__ void add_partial(float (&sums)[2][4][4], float4 const
 #pragma unroll
     for (unsigned i = 0; i != 8; ++i) {
         float4 const before = partial[i * warp_k];
-        float(&sum)[4] = sums[i / 4][i % 4];
+        float (&sum)[4] = sums[i / 4][i % 4];
         sum[0] += before.x, sum[1] += before.y, sum[2] += before.z, sum[3] += before.w;
     }
 }
@@ -204,9 +203,9 @@ __device__ __forceinline__ void write_along(attention_problem const& problem, un
 
 /** The queries that a block's keys meet, 64 at a time: tiles are counted from `base`, so that a row keeps its lane. */
 struct query_tiles {
-    unsigned base, past;  // columns
-    unsigned begin, end;  // tiles
-    unsigned complete;    // tiles before this one meet no later keys
+    unsigned base, past; // columns
+    unsigned begin, end; // tiles
+    unsigned complete;   // tiles before this one meet no later keys
 
     __device__ __forceinline__ unsigned column(unsigned tile) const { return base + tile * queries_k; }
 
@@ -321,16 +320,14 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
             }
             std::uint32_t const stage =
                 shared + backward_memory::stages + (tile - queries.begin) % 2 * backward_memory::stage;
-            tile_places const places{shared,          shared + backward_memory::values,
-                                     shared + backward_memory::deltas, stage,
-                                     stage + tile_bytes(queries_k), stage_rows(tile)};
+            tile_places const places{shared, shared + backward_memory::values, shared + backward_memory::deltas,
+                                     stage,  stage + tile_bytes(queries_k),    stage_rows(tile)};
             unsigned const column = queries.column(tile), key = warp * warp_rows_k;
 #pragma unroll 1
             for (unsigned query = 0; query != queries_k; query += slice_k)
                 if (mine.touches(column + query, slice_k))
-                    differentiate<owned_ak>(sums, places,
-                                            mine.covers(column + query, slice_k) ? nullptr : bounds + key, key, query,
-                                            column + query, lane);
+                    differentiate<owned_ak>(sums, places, mine.covers(column + query, slice_k) ? nullptr : bounds + key,
+                                            key, query, column + query, lane);
             if (tile + 1 != queries.end)
                 stage_rows(tile + 1)[thread] = next_row;
             if constexpr (owned_ak) {
@@ -340,8 +337,8 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
                     continue;
                 float query_sums[2][4][4] = {};
                 add_queries(query_sums, places, warps, column + query, query, chunk, lane);
-                float4* const partial =
-                    partial_of(problem, head, own.unit + tile * 2 + query / attention_unit_k) + warp / 2 * 8 * warp_k + lane;
+                float4* const partial = partial_of(problem, head, own.unit + tile * 2 + query / attention_unit_k) +
+                                        warp / 2 * 8 * warp_k + lane;
                 if (tile < visited)
                     add_partial(query_sums, partial);
                 if (tile >= queries.complete)

@@ -7,9 +7,9 @@ namespace uform::vram {
 
 namespace {
 
-constexpr unsigned keys_k = 64;         // keys and values that a block holds at a time, twice
-constexpr float raise_k = 8.f;          // a row's exponentials may reach 2^8 before its peak is raised
-constexpr unsigned blocks_per_multiprocessor_k = 2;
+constexpr unsigned keys_k = 64; // keys and values that a block holds at a time, twice
+constexpr float raise_k = 8.f;  // a row's exponentials may reach 2^8 before its peak is raised
+constexpr unsigned blocks_per_multiprocessor_k = 3;
 
 /** Shared memory: the block's queries, two stages of keys and values, the bounds of each query's segment. */
 struct forward_memory {
@@ -21,27 +21,31 @@ struct forward_memory {
 
 /** What one warp keeps of its 32 queries while keys and values pass by; a lane has 4 rows: [upper][half]. */
 struct forward_state {
-    std::uint32_t queries[4][2][4]; // by 16 of the 64 columns
     float attended[2][8][4] = {};
-    float peaks[2][2]; // of the scores, or a little less
+    float peaks[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}}; // of the scores, or a little less
     float sums[2][2] = {};
 };
 
-__device__ __forceinline__ void score(forward_state const& state, std::uint32_t keys, unsigned lane,
+/** scores = 32 queries times 64 keys. Queries are loaded each time: registers are what blocks run out of first. */
+__device__ __forceinline__ void score(std::uint32_t queries, std::uint32_t keys, unsigned lane,
                                       float (&scores)[2][8][4]) {
-    unsigned const across = lane_place_across(lane);
+    unsigned const down = lane_place_down(lane), across = lane_place_across(lane);
 #pragma unroll
-    for (unsigned step = 0; step != 4; ++step)
+    for (unsigned step = 0; step != 4; ++step) {
+        std::uint32_t a[2][4];
+        load_matrices(a[0], matrices_at(queries, down, 0, step * 2));
+        load_matrices(a[1], matrices_at(queries, down, 16, step * 2));
 #pragma unroll
         for (unsigned block = 0; block != 8; block += 2) {
             std::uint32_t b[4];
             load_matrices(b, matrices_at(keys, across, block * 8, step * 2));
 #pragma unroll
             for (unsigned upper = 0; upper != 2; ++upper) {
-                multiply_add(scores[upper][block], state.queries[step][upper], b[0], b[1]);
-                multiply_add(scores[upper][block + 1], state.queries[step][upper], b[2], b[3]);
+                multiply_add(scores[upper][block], a[upper], b[0], b[1]);
+                multiply_add(scores[upper][block + 1], a[upper], b[2], b[3]);
             }
         }
+    }
 }
 
 /** Leaves out the keys of other segments; `first` is the column of the first key. */
@@ -77,8 +81,10 @@ __device__ __forceinline__ void take_exponentials(forward_state& state, float (&
                 peak = fmaxf(peak, fmaxf(scores[upper][block][half * 2], scores[upper][block][half * 2 + 1]));
             peak = fmaxf(peak, __shfl_xor_sync(whole_warp_k, peak, 1));
             peak = fmaxf(peak, __shfl_xor_sync(whole_warp_k, peak, 2));
-            peaks[upper][half] = peak;
-            raise |= peak - state.peaks[upper][half] > raise_k / scores_to_base_2_k;
+            // Row by row: what a row's neighbours in the warp hold must not show in its last bits.
+            bool const far = peak - state.peaks[upper][half] > raise_k / scores_to_base_2_k;
+            peaks[upper][half] = far ? peak : state.peaks[upper][half];
+            raise |= far;
         }
     if (__any_sync(whole_warp_k, raise)) {
 #pragma unroll
@@ -174,7 +180,6 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
 
     __nv_bfloat16 const* const queries = problem.qkv + head * head_width_k;
     load_rows<attention_block_k>(tile, queries, stride, first, count);
-    copies_commit();
     uint2 const own = first + thread < count ? segment_bounds(problem.columns, first + thread) : make_uint2(0, 0);
     bounds[thread] = own;
     warp_bounds const warp = warp_bounds::of(own);
@@ -189,17 +194,6 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
     load(begin);
 
     forward_state state;
-    copies_wait<1>();
-    __syncthreads();
-#pragma unroll
-    for (unsigned step = 0; step != 4; ++step)
-#pragma unroll
-        for (unsigned upper = 0; upper != 2; ++upper) {
-            state.peaks[upper][step % 2] = -INFINITY;
-            load_matrices(state.queries[step][upper],
-                          matrices_at(tile, lane_place_down(lane), warp_first + upper * 16, step * 2));
-        }
-
     for (unsigned key = begin; key < end; key += keys_k) {
         copies_wait<0>();
         __syncthreads(); // this stage has arrived, and no warp reads the other any more
@@ -209,7 +203,7 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
             continue;
         std::uint32_t const stage = stages + (key - begin) / keys_k % 2 * forward_memory::stage;
         float scores[2][8][4] = {};
-        score(state, stage, lane, scores);
+        score(tile + tile_bytes(warp_first), stage, lane, scores);
         if (!warp.covers(key, keys_k))
             mask(bounds + warp_first, key, lane, scores);
         take_exponentials(state, scores);

@@ -15,8 +15,8 @@ __device__ __forceinline__ std::uint32_t shared_place(void const* memory) {
 
 /** Begins a copy of 16 bytes into shared memory; where they are not present, zeros are written and nothing is read. */
 __device__ __forceinline__ void copy_begin(std::uint32_t to, void const* from, bool present) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
-                 "r"(present ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+                 "l"(__cvta_generic_to_global(from)), "r"(present ? 16 : 0)
                  : "memory");
 }
 

@@ -90,19 +90,25 @@ void gemm_weight_gradient(stream const& stream, linear_extents const& extents, _
     check_aligned(stream, "x", x);
     check_aligned(stream, "dw", dw);
     check_aligned(stream, "workspace", workspace);
-    check_bytes("workspace_bytes", workspace_bytes, gemm_weight_gradient_workspace_bytes(outs, ins));
+    check_bytes("workspace_bytes", workspace_bytes, gemm_weight_gradient_workspace_bytes(extents));
 
     gradient_slices const cut = weight_gradient_slices(rows, outs, ins, stream.multiprocessors);
     gemm_family_of(stream).weight_gradient(stream, cut.tile,
                                            {outs, ins, cut.slice_rows, cut.slices, dy, x, nullptr, workspace});
     std::size_t const sliced = std::size_t(cut.slices) * cut.slice_rows;
-    partial_sums const sums{outs,          ins,                cut.slices,      static_cast<float const*>(workspace),
-                            cut.rest_rows, dy + sliced * outs, x + sliced * ins};
+    partial_sums const sums{outs,
+                            ins,
+                            cut.slices,
+                            static_cast<float const*>(workspace),
+                            cut.rest_rows,
+                            dy + sliced * outs,
+                            x + sliced * ins};
     launch_sum_partials(stream, sums, dw);
 }
 
-std::size_t gemm_weight_gradient_workspace_bytes(std::uint32_t outs, std::uint32_t ins) noexcept {
-    return part_bytes<float>(std::size_t(most_slices(outs, ins)) * outs * ins);
+std::size_t gemm_weight_gradient_workspace_bytes(linear_extents const& extents) noexcept {
+    auto const [rows, outs, ins] = extents;
+    return part_bytes<float>(std::size_t(most_slices(rows, outs, ins)) * outs * ins);
 }
 
 } // namespace uform::vram

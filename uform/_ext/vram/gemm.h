@@ -34,7 +34,7 @@ void gemm_data_gradient(stream const&, linear_extents const&, __nv_bfloat16 cons
 void gemm_weight_gradient(stream const&, linear_extents const&, __nv_bfloat16 const* dy, __nv_bfloat16 const* x,
                           float* dw, void* workspace, std::size_t workspace_bytes);
 
-/** Bytes of the workspace above, whatever the rows. */
-std::size_t gemm_weight_gradient_workspace_bytes(std::uint32_t outs, std::uint32_t ins) noexcept;
+/** Bytes of the workspace above, which suffice for fewer rows as well. */
+std::size_t gemm_weight_gradient_workspace_bytes(linear_extents const& extents) noexcept;
 
 } // namespace uform::vram

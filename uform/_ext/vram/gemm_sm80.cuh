@@ -21,8 +21,7 @@ template <typename layout_a_at, typename layout_b_at, typename element_at> struc
     static constexpr int alignment = 16 / sizeof(element);
     static constexpr int stages = 4;
 
-    using epilogue =
-        cutlass::epilogue::thread::LinearCombination<element_at, 16 / sizeof(element_at), float, float>;
+    using epilogue = cutlass::epilogue::thread::LinearCombination<element_at, 16 / sizeof(element_at), float, float>;
     using gemm = cutlass::gemm::device::GemmUniversal<
         element, layout_a_at, element, layout_b_at, element_at, row_major, float, cutlass::arch::OpClassTensorOp,
         cutlass::arch::Sm80, cutlass::gemm::GemmShape<128, 128, 32>, cutlass::gemm::GemmShape<64, 64, 32>,
@@ -37,12 +36,12 @@ template <typename layout_a_at, typename layout_b_at, typename element_at> struc
 template <typename kernel_at> void launch(stream const& stream, gemm_problem const& problem) {
     using gemm = typename kernel_at::gemm;
     auto const [m, n, k] = std::tuple(std::int64_t(problem.m), std::int64_t(problem.n), std::int64_t(problem.k));
-    auto const mode = problem.slices == 1 ? cutlass::gemm::GemmUniversalMode::kGemm
-                                          : cutlass::gemm::GemmUniversalMode::kBatched;
-    typename gemm::Arguments arguments(
-        mode, {int(m), int(n), int(k)}, int(problem.slices), {1.f, problem.c ? 1.f : 0.f}, problem.a, problem.b,
-        problem.c ? problem.c : problem.d, problem.d, m * k, n * k, m * n, m * n,
-        kernel_at::first_by_columns ? m : k, kernel_at::second_by_columns ? k : n, n, n);
+    auto const mode =
+        problem.slices == 1 ? cutlass::gemm::GemmUniversalMode::kGemm : cutlass::gemm::GemmUniversalMode::kBatched;
+    typename gemm::Arguments arguments(mode, {int(m), int(n), int(k)}, int(problem.slices),
+                                       {1.f, problem.c ? 1.f : 0.f}, problem.a, problem.b,
+                                       problem.c ? problem.c : problem.d, problem.d, m * k, n * k, m * n, m * n,
+                                       kernel_at::first_by_columns ? m : k, kernel_at::second_by_columns ? k : n, n, n);
 
     gemm product;
     cutlass::Status status = gemm::can_implement(arguments);

@@ -1,4 +1,5 @@
-/** Which tile of the answer a block computes, and how a tall sum is sliced: pure functions of extents and processors. */
+/** Which tile of the answer a block computes, and how a tall sum is sliced: pure functions of extents and processors.
+ */
 #pragma once
 
 #include <algorithm>
@@ -49,11 +50,12 @@ struct gradient_slices {
     std::uint32_t rest_rows;  ///< past the last slice, fewer than there are slices
 };
 
-/** The most slices of dw[outs, ins] on any GPU: a few waves of tiles, and so many bytes of partial sums. */
-constexpr std::uint32_t most_slices(std::uint32_t outs, std::uint32_t ins) noexcept {
-    constexpr std::uint64_t tiles_wanted = 400, most = 32;
+/** The most slices of dw[outs, ins] on any GPU: a few waves of tiles, each slice long enough to be worth its sums. */
+constexpr std::uint32_t most_slices(std::uint32_t rows, std::uint32_t outs, std::uint32_t ins) noexcept {
+    constexpr std::uint64_t tiles_wanted = 600, most = 32, fewest_rows = 4 * tile_depth_k;
     std::uint64_t const tiles = std::max<std::uint64_t>(tiles_of(gemm_tile::wide, outs, ins), 1);
-    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(tiles_wanted / tiles, 1, most));
+    return static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(std::min(tiles_wanted / tiles, rows / fewest_rows), 1, most));
 }
 
 /** Microseconds that a choice takes by a model of the H200: whole waves of tiles, then a pass over partial sums. */
@@ -73,8 +75,7 @@ constexpr double gradient_cost(gemm_tile tile, std::uint32_t slices, std::uint32
 /** The slices of one tile size that cost least. */
 constexpr gradient_slices slice_rows(gemm_tile tile, std::uint32_t rows, std::uint32_t outs, std::uint32_t ins,
                                      int multiprocessors) noexcept {
-    constexpr std::uint32_t fewest_rows = 4 * tile_depth_k;
-    std::uint32_t const most = std::clamp<std::uint32_t>(rows / fewest_rows, 1, most_slices(outs, ins));
+    std::uint32_t const most = most_slices(rows, outs, ins);
     std::uint32_t best = 1;
     for (std::uint32_t slices = 2; slices <= most; ++slices)
         if (gradient_cost(tile, slices, rows, outs, ins, multiprocessors) <

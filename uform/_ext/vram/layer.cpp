@@ -16,12 +16,11 @@ std::size_t wide_columns(uform_extents_t const& extents) noexcept {
 
 /** Of the operation of a block that needs most. */
 std::size_t most_scratch_bytes(uform_extents_t const& extents, std::size_t columns, std::size_t segments) noexcept {
-    std::uint32_t const hidden = extents.hidden, inner = extents.inner;
-    return std::max({gemm_weight_gradient_workspace_bytes(3 * hidden, hidden),
-                     gemm_weight_gradient_workspace_bytes(hidden, hidden),
-                     gemm_weight_gradient_workspace_bytes(2 * inner, hidden),
-                     gemm_weight_gradient_workspace_bytes(hidden, inner),
-                     norm_workspace_bytes(hidden, static_cast<std::uint32_t>(columns)),
+    std::uint32_t const hidden = extents.hidden, inner = extents.inner, rows = static_cast<std::uint32_t>(columns);
+    return std::max({gemm_weight_gradient_workspace_bytes({rows, 3 * hidden, hidden}),
+                     gemm_weight_gradient_workspace_bytes({rows, hidden, hidden}),
+                     gemm_weight_gradient_workspace_bytes({rows, 2 * inner, hidden}),
+                     gemm_weight_gradient_workspace_bytes({rows, hidden, inner}), norm_workspace_bytes(hidden, rows),
                      attention_scratch_bytes(extents, columns, segments)});
 }
 
@@ -51,7 +50,8 @@ layer_saved layer_saved::of(uform_layer_t const& layer) {
 }
 
 std::size_t layer_workspace::bytes(uform_extents_t const& extents, std::size_t columns, std::size_t segments) noexcept {
-    return 2 * part_bytes<__nv_bfloat16>(columns * extents.hidden) + part_bytes<__nv_bfloat16>(columns * extents.inner) +
+    return 2 * part_bytes<__nv_bfloat16>(columns * extents.hidden) +
+           part_bytes<__nv_bfloat16>(columns * extents.inner) +
            part_bytes<__nv_bfloat16>(columns * wide_columns(extents)) +
            part_bytes<std::byte>(most_scratch_bytes(extents, columns, segments));
 }

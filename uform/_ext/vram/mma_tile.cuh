@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "vram/attention_mma.cuh"
+#include "vram/elementwise.cuh"
 
 namespace uform::vram {
 
@@ -160,6 +161,30 @@ private:
                                  b[across / 2][across % 2 * 2 + 1]);
         }
     }
+};
+
+/** Reductions over the four lanes that share a row of sums, and over the eight that share a column. */
+template <typename combine_at> __device__ __forceinline__ float over_row(float value, combine_at&& combine) {
+    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 1));
+    return combine(value, __shfl_xor_sync(whole_warp_k, value, 2));
+}
+
+template <typename combine_at> __device__ __forceinline__ float over_column(float value, combine_at&& combine) {
+    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 4));
+    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 8));
+    return combine(value, __shfl_xor_sync(whole_warp_k, value, 16));
+}
+
+struct add {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+struct largest {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+struct least {
+    __device__ float operator()(float a, float b) const { return fminf(a, b); }
 };
 
 /** The place of a value in a tile of bfloat16 in shared memory, laid so that neither rows nor columns of chunks meet in

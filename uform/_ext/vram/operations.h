@@ -73,6 +73,24 @@ uform_status_t pool_backward(uform_stream_t*, uform_pool_t const*);
 uform_status_t rows_gather(uform_stream_t*, uform_rows_t const*);
 uform_status_t rows_scatter(uform_stream_t*, uform_rows_t const*);
 
+// heads.cu, heads_classes.cu
+std::size_t bytes_head_workspace_bytes(std::uint32_t hidden, std::uint32_t rows);
+std::size_t patches_head_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t rows);
+std::size_t cross_entropy_workspace_bytes(std::uint32_t classes, std::uint64_t count);
+uform_status_t bytes_head(uform_stream_t*, uform_bytes_head_t const*);
+uform_status_t patches_head(uform_stream_t*, uform_patches_head_t const*);
+uform_status_t cross_entropy(uform_stream_t*, uform_cross_entropy_t const*);
+
+// prefix.cu
+uform_status_t prefix_forward(uform_stream_t*, uform_prefix_t const*);
+uform_status_t prefix_backward(uform_stream_t*, uform_prefix_t const*);
+
+// pairs.cu
+std::size_t pairs_workspace_bytes(std::uint32_t units, std::uint32_t rows, std::uint32_t edges, std::uint32_t width,
+                                  std::uint32_t groups);
+uform_status_t pairs_forward(uform_stream_t*, uform_pairs_t const*);
+uform_status_t pairs_backward(uform_stream_t*, uform_pairs_t const*);
+
 // exchange.cu: over all devices of the process
 uform_status_t reduce_sum(uform_stream_t* const* streams, float* const* buffers, std::uint32_t devices,
                           std::uint64_t count);

@@ -146,30 +146,6 @@ __device__ __forceinline__ void multiply_tile(problem const& p, tile_pair const&
         });
 }
 
-/** Reductions over the four lanes that share a row, and over the eight that share a column. */
-template <typename combine_at> __device__ __forceinline__ float over_row(float value, combine_at&& combine) {
-    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 1));
-    return combine(value, __shfl_xor_sync(whole_warp_k, value, 2));
-}
-
-template <typename combine_at> __device__ __forceinline__ float over_column(float value, combine_at&& combine) {
-    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 4));
-    value = combine(value, __shfl_xor_sync(whole_warp_k, value, 8));
-    return combine(value, __shfl_xor_sync(whole_warp_k, value, 16));
-}
-
-struct add {
-    __device__ float operator()(float a, float b) const { return a + b; }
-};
-
-struct largest {
-    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-
-struct least {
-    __device__ float operator()(float a, float b) const { return fminf(a, b); }
-};
-
 inline constexpr float log2_e_k = 1.4426950408889634f;
 inline constexpr float ln_2_k = 0.6931471805599453f;
 

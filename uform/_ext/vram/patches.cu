@@ -27,7 +27,7 @@ struct patches_workspace {
         states = parts.take<__nv_bfloat16>(std::size_t(patches.capacity) * hidden);
         weight = parts.take<__nv_bfloat16>(weights);
         weight_gradient = parts.take<float>(weights);
-        product_bytes = gemm_weight_gradient_workspace_bytes(hidden, padded);
+        product_bytes = gemm_weight_gradient_workspace_bytes({patches.capacity, hidden, padded});
         product = parts.take<std::byte>(product_bytes);
     }
 
@@ -36,7 +36,8 @@ struct patches_workspace {
         std::size_t const weights = padded == width ? 0 : std::size_t(hidden) * padded;
         return part_bytes<__nv_bfloat16>(std::size_t(patches) * padded) +
                part_bytes<__nv_bfloat16>(std::size_t(patches) * hidden) + part_bytes<__nv_bfloat16>(weights) +
-               part_bytes<float>(weights) + part_bytes<std::byte>(gemm_weight_gradient_workspace_bytes(hidden, padded));
+               part_bytes<float>(weights) +
+               part_bytes<std::byte>(gemm_weight_gradient_workspace_bytes({patches, hidden, padded}));
     }
 };
 

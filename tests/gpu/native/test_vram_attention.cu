@@ -1,0 +1,400 @@
+/**
+ *  Attention within segments against naive loops in double; `--bench` times the encoder's shapes, `--short` leaves out
+ *  the longest segment.
+ */
+#include <random>
+
+#include "tests/gpu/native/gpu_check.h"
+#include "vram/attention.h"
+
+namespace {
+
+using namespace gpu_test;
+using uform::vram::attention_owned_columns;
+using uform::vram::attention_problem;
+using uform::vram::attention_scratch_floats;
+
+constexpr std::uint32_t width_k = 64;
+constexpr double scale_k = 0.125;
+
+uform::vram::stream const& on() { return uform::vram::stream::of(stream()); }
+
+bf16 from_bits(std::uint16_t bits) { return __nv_bfloat16_raw{bits}; }
+
+/* ------------------------------------------------------------------------------------------------------- one case */
+
+std::vector<columns_fixture::shape> shapes_of(std::vector<std::uint32_t> const& lengths) {
+    std::vector<columns_fixture::shape> shapes;
+    for (std::uint32_t length : lengths)
+        shapes.push_back({length, 1, {1, 0, 0}, length, 0, 0});
+    return shapes;
+}
+
+/** Segments, inputs and outputs; rows past the count are NaN, and so is all that the kernels are to write. */
+struct attention_case {
+    static constexpr std::uint32_t spare_active_k = 141; // past the count: more than a block's columns
+    static constexpr std::uint32_t spare_k = 160;
+
+    columns_fixture fixture;
+    std::uint32_t heads, hidden, count;
+    std::vector<bf16> qkv, gradient;
+    device_columns columns;
+    device_array<bf16> device_qkv, attended, device_gradient, qkv_gradient;
+    device_array<float> log_sums, scratch;
+
+    attention_case(std::vector<std::uint32_t> const& lengths, std::uint32_t heads, float deviation, unsigned seed)
+        : fixture(shapes_of(lengths)), heads(heads), hidden(heads * width_k), count(fixture.used()),
+          qkv(to_bf16(random_values(seed).normal(rows_of(3), deviation, spaced(3)))),
+          gradient(to_bf16(random_values(seed + 1).normal(rows_of(1), 1, spaced(1)))), columns(fixture),
+          device_qkv(qkv), attended(spaced(1)), device_gradient(gradient), qkv_gradient(spaced(3)),
+          log_sums(std::size_t(capacity()) * heads), scratch(attention_scratch_floats(capacity(), heads)) {
+        columns.expand();
+        columns.view.capacity = capacity();
+        columns.view.active = active();
+    }
+
+    std::uint32_t active() const { return count + spare_active_k; }
+    std::uint32_t capacity() const { return count + spare_k; }
+    std::size_t rows_of(std::size_t parts) const { return std::size_t(count) * hidden * parts; }
+    std::size_t spaced(std::size_t parts) const { return std::size_t(capacity()) * hidden * parts; }
+
+    void run(std::uint32_t owned_columns) {
+        for (auto* array : {&attended, &qkv_gradient})
+            array->poison();
+        for (auto* array : {&log_sums, &scratch})
+            array->poison();
+        attention_problem problem{columns.view, heads, device_qkv.data(), attended.data(), log_sums.data()};
+        problem.gradient = device_gradient.data();
+        problem.qkv_gradient = qkv_gradient.data();
+        problem.scratch = scratch.data();
+        problem.owned_columns = owned_columns;
+        uform::vram::launch_attention_forward(on(), problem);
+        synchronize();
+        uform::vram::launch_attention_backward(on(), problem);
+        synchronize();
+    }
+
+    bool guarded() const {
+        return columns.guarded() && device_qkv.guarded() && attended.guarded() && device_gradient.guarded() &&
+               qkv_gradient.guarded() && log_sums.guarded() && scratch.guarded();
+    }
+};
+
+/* ------------------------------------------------------------------------------------------------ naive references */
+
+/** Outputs in the order of the device's: attended, log_sums [heads, count], and the three parts of qkv_gradient. */
+template <typename value_at> struct attention_outputs {
+    std::vector<value_at> attended, log_sums, parts[3];
+
+    attention_outputs(std::uint32_t count, std::uint32_t heads)
+        : attended(std::size_t(count) * heads * width_k), log_sums(std::size_t(count) * heads) {
+        for (auto& part : parts)
+            part.assign(attended.size(), 0);
+    }
+};
+
+double stored(double value) { return value; }
+float stored(float value) { return __bfloat162float(__float2bfloat16(value)); }
+
+/** One head of one segment in `value_at`: in float, what the operation keeps in bfloat16 is rounded to it. */
+template <typename value_at>
+void attend_naively(attention_case const& of, uform_segment_t const& segment, std::uint32_t head,
+                    attention_outputs<value_at>& to) {
+    std::size_t const hidden = of.hidden, length = segment.columns, first = segment.first;
+    auto const gather = [&](std::vector<bf16> const& from, std::size_t stride, std::size_t at) {
+        std::vector<value_at> rows(length * width_k);
+        for (std::size_t i = 0; i != length; ++i)
+            for (std::size_t d = 0; d != width_k; ++d)
+                rows[i * width_k + d] =
+                    value_at(__bfloat162float(from[(first + i) * stride + at + head * width_k + d]));
+        return rows;
+    };
+    auto const q = gather(of.qkv, 3 * hidden, 0), k = gather(of.qkv, 3 * hidden, hidden),
+               v = gather(of.qkv, 3 * hidden, 2 * hidden), g = gather(of.gradient, hidden, 0);
+    std::vector<value_at> dq(q.size()), dk(q.size()), dv(q.size()), weights(length), attended(width_k);
+    auto const dot = [](value_at const* a, value_at const* b) {
+        value_at sum = 0;
+        for (std::size_t d = 0; d != width_k; ++d)
+            sum += a[d] * b[d];
+        return sum;
+    };
+    auto const add = [](value_at* sum, value_at factor, value_at const* row) {
+        for (std::size_t d = 0; d != width_k; ++d)
+            sum[d] += factor * row[d];
+    };
+    for (std::size_t i = 0; i != length; ++i) {
+        value_at peak = -INFINITY, sum = 0, along = 0;
+        for (std::size_t j = 0; j != length; ++j) {
+            weights[j] = dot(&q[i * width_k], &k[j * width_k]) * value_at(scale_k);
+            peak = std::max(peak, weights[j]);
+        }
+        std::fill(attended.begin(), attended.end(), value_at(0));
+        for (std::size_t j = 0; j != length; ++j) {
+            value_at const weight = std::exp(weights[j] - peak);
+            sum += weight;
+            add(attended.data(), stored(weight), &v[j * width_k]);
+        }
+        value_at const log_sum = peak + std::log(sum);
+        to.log_sums[std::size_t(head) * of.count + first + i] = log_sum;
+        for (std::size_t d = 0; d != width_k; ++d) {
+            attended[d] = stored(attended[d] / sum);
+            along += attended[d] * g[i * width_k + d];
+            to.attended[(first + i) * hidden + head * width_k + d] = attended[d];
+        }
+        for (std::size_t j = 0; j != length; ++j) {
+            value_at const weight = std::exp(weights[j] - log_sum);
+            value_at const delta = stored(weight * (dot(&g[i * width_k], &v[j * width_k]) - along));
+            add(&dv[j * width_k], stored(weight), &g[i * width_k]);
+            add(&dq[i * width_k], delta, &k[j * width_k]);
+            add(&dk[j * width_k], delta, &q[i * width_k]);
+        }
+    }
+    for (std::size_t i = 0; i != length; ++i)
+        for (std::size_t d = 0; d != width_k; ++d) {
+            std::size_t const at = (first + i) * hidden + head * width_k + d;
+            to.parts[0][at] = stored(dq[i * width_k + d] * value_at(scale_k));
+            to.parts[1][at] = stored(dk[i * width_k + d] * value_at(scale_k));
+            to.parts[2][at] = stored(dv[i * width_k + d]);
+        }
+}
+
+template <typename value_at> attention_outputs<value_at> naive(attention_case const& of) {
+    attention_outputs<value_at> outputs(of.count, of.heads);
+    for (std::uint32_t s = 0; s != of.fixture.counts[1]; ++s)
+        for (std::uint32_t head = 0; head != of.heads; ++head)
+            attend_naively(of, of.fixture.segments[s], head, outputs);
+    return outputs;
+}
+
+attention_outputs<float> download(attention_case const& of) {
+    attention_outputs<float> outputs(of.count, of.heads);
+    std::vector<float> const attended = to_float(of.attended.download()),
+                             gradient = to_float(of.qkv_gradient.download());
+    std::vector<float> const log_sums = of.log_sums.download();
+    std::copy_n(attended.begin(), outputs.attended.size(), outputs.attended.begin());
+    for (std::size_t head = 0; head != of.heads; ++head)
+        std::copy_n(&log_sums[head * of.capacity()], of.count, &outputs.log_sums[head * of.count]);
+    for (std::size_t row = 0; row != of.count; ++row)
+        for (std::size_t part = 0; part != 3; ++part)
+            std::copy_n(&gradient[(row * 3 + part) * of.hidden], of.hidden, &outputs.parts[part][row * of.hidden]);
+    return outputs;
+}
+
+/* -------------------------------------------------------------------------------------------------------- checks */
+
+/** Rows [count, active) are zero, and those behind are as they were. */
+bool ends_in_zeros(std::vector<bf16> const& values, attention_case const& of, std::size_t width) {
+    std::size_t const active = of.active() * width;
+    for (std::size_t i = of.count * width; i != values.size(); ++i) {
+        float const value = __bfloat162float(values[i]);
+        if (i < active ? value != 0 : !std::isnan(value))
+            return false;
+    }
+    return true;
+}
+
+void check_case(std::string const& name, std::vector<std::uint32_t> const& lengths, std::uint32_t heads,
+                float deviation, std::vector<std::uint32_t> const& owned) {
+    attention_case one(lengths, heads, deviation, 11);
+    attention_outputs<double> const expected = naive<double>(one);
+    attention_outputs<float> const rough = naive<float>(one);
+    for (std::uint32_t owned_columns : owned) {
+        std::string const label = name + ", owned " + std::to_string(owned_columns) + ": ";
+        one.run(owned_columns);
+        attention_outputs<float> const got = download(one);
+        check_close(label + "attended", got.attended, rough.attended, expected.attended);
+        check_close(label + "log_sums", got.log_sums, rough.log_sums, expected.log_sums);
+        char const* const parts[3] = {"queries", "keys", "values"};
+        for (std::size_t part = 0; part != 3; ++part)
+            check_close(label + parts[part], got.parts[part], rough.parts[part], expected.parts[part]);
+        std::vector<bf16> const attended = one.attended.download(), gradient = one.qkv_gradient.download();
+        check(label + "zeros past the count",
+              ends_in_zeros(attended, one, one.hidden) && ends_in_zeros(gradient, one, 3 * std::size_t(one.hidden)));
+        check(label + "guard zones", one.guarded());
+        std::vector<float> const log_sums = one.log_sums.download();
+        one.run(owned_columns);
+        check(label + "same bits again", same_bits(attended, one.attended.download()) &&
+                                             same_bits(gradient, one.qkv_gradient.download()) &&
+                                             same_bits(log_sums, one.log_sums.download()));
+    }
+}
+
+/** What one segment holds must not be seen in any other's results, be it as large as it may. */
+void check_leaks(std::vector<std::uint32_t> const& lengths, std::size_t loud, std::uint32_t owned_columns) {
+    attention_case one(lengths, 2, 1, 23);
+    one.run(owned_columns);
+    attention_outputs<float> const quiet = download(one);
+    uform_segment_t const segment = one.fixture.segments[loud];
+    std::vector<bf16> qkv = one.qkv, gradient = one.gradient;
+    for (auto [values, width] :
+         {std::pair(&qkv, 3 * std::size_t(one.hidden)), std::pair(&gradient, std::size_t(one.hidden))})
+        for (std::size_t i = segment.first * width; i != (segment.first + segment.columns) * width; ++i)
+            (*values)[i] = from_bits(i % 3 ? 0x7F00 : 0xFF00); // 2^127 and its negative
+    one.device_qkv.upload(qkv);
+    one.device_gradient.upload(gradient);
+    one.run(owned_columns);
+    attention_outputs<float> const shouted = download(one);
+    bool same = true;
+    for (std::size_t row = 0; row != one.count; ++row)
+        if (row < segment.first || row >= segment.first + segment.columns) {
+            for (std::size_t i = row * one.hidden; i != (row + 1) * one.hidden; ++i) {
+                same &= quiet.attended[i] == shouted.attended[i];
+                for (std::size_t part = 0; part != 3; ++part)
+                    same &= quiet.parts[part][i] == shouted.parts[part][i];
+            }
+            for (std::size_t head = 0; head != one.heads; ++head)
+                same &= quiet.log_sums[head * one.count + row] == shouted.log_sums[head * one.count + row];
+        }
+    check("no leak from segment " + std::to_string(loud) + ", owned " + std::to_string(owned_columns), same);
+}
+
+/** Too long for a naive loop over all: some queries in double, and some keys given the operation's own log sums. */
+void check_longest(std::uint32_t length) {
+    attention_case one({length, 77}, 1, 1, 31);
+    one.run(attention_owned_columns(one.active(), one.heads, on().multiprocessors));
+    attention_outputs<float> const got = download(one);
+    auto const row = [&](std::size_t part, std::size_t at) { return &one.qkv[(at * 3 + part) * width_k]; };
+    auto const dot = [](bf16 const* a, bf16 const* b) {
+        double sum = 0;
+        for (std::size_t d = 0; d != width_k; ++d)
+            sum += double(__bfloat162float(a[d])) * double(__bfloat162float(b[d]));
+        return sum;
+    };
+    std::vector<double> along(length);
+    for (std::size_t i = 0; i != length; ++i)
+        for (std::size_t d = 0; d != width_k; ++d)
+            along[i] += double(got.attended[i * width_k + d]) * double(__bfloat162float(one.gradient[i * width_k + d]));
+    std::vector<float> answers[5];
+    std::vector<double> expected[5]; // attended, log_sums, queries, keys, values
+    for (std::size_t at = 5; at < length; at += length / 11) {
+        double sum = 0, attended[width_k] = {}, dq[width_k] = {}, dk[width_k] = {}, dv[width_k] = {};
+        std::vector<double> scores(length);
+        for (std::size_t j = 0; j != length; ++j)
+            sum += std::exp(scores[j] = dot(row(0, at), row(1, j)) * scale_k);
+        for (std::size_t j = 0; j != length; ++j) {
+            double const weight = std::exp(scores[j]) / sum;
+            double const delta = weight * (dot(&one.gradient[at * width_k], row(2, j)) - along[at]) * scale_k;
+            double const back = std::exp(dot(row(0, j), row(1, at)) * scale_k - double(got.log_sums[j]));
+            double const back_delta = back * (dot(&one.gradient[j * width_k], row(2, at)) - along[j]) * scale_k;
+            for (std::size_t d = 0; d != width_k; ++d) {
+                attended[d] += weight * double(__bfloat162float(row(2, j)[d]));
+                dq[d] += delta * double(__bfloat162float(row(1, j)[d]));
+                dk[d] += back_delta * double(__bfloat162float(row(0, j)[d]));
+                dv[d] += back * double(__bfloat162float(one.gradient[j * width_k + d]));
+            }
+        }
+        answers[1].push_back(got.log_sums[at]);
+        expected[1].push_back(std::log(sum));
+        for (std::size_t d = 0; d != width_k; ++d) {
+            answers[0].push_back(got.attended[at * width_k + d]);
+            expected[0].push_back(attended[d]);
+            double const* const gradients[3] = {dq, dk, dv};
+            for (std::size_t part = 0; part != 3; ++part) {
+                answers[2 + part].push_back(got.parts[part][at * width_k + d]);
+                expected[2 + part].push_back(gradients[part][d]);
+            }
+        }
+    }
+    // Weights and their gradients are rounded to bfloat16 on the way, 2^-9 each, and what is answered once more.
+    char const* const names[5] = {"attended", "log_sums", "queries", "keys", "values"};
+    for (std::size_t i = 0; i != 5; ++i)
+        check("one of " + std::to_string(length) + ": " + names[i], relative_error(answers[i], expected[i]), 8e-3);
+}
+
+std::vector<std::uint32_t> random_lengths(unsigned seed, std::size_t count, std::uint32_t longest) {
+    random_values random(seed);
+    std::vector<std::uint32_t> lengths;
+    for (std::size_t i = 0; i != count; ++i)
+        lengths.push_back(static_cast<std::uint32_t>(1 + random.below(longest)));
+    return lengths;
+}
+
+void check_all(bool with_longest) {
+    using lengths_t = std::vector<std::uint32_t>;
+    check_case("one column", {1}, 1, 1, {128});
+    check_case("all of one column", lengths_t(300, 1), 2, 1, {128});
+    check_case("1, 2, 3 beside 256", {1, 2, 3, 256, 2, 1}, 3, 1, {128, 256});
+    check_case("one of 1000", {1000}, 2, 1, {128, 1024});
+    check_case("129 and 127", {129, 127, 128, 1}, 2, 1, {128, 4096});
+    check_case("whole blocks", {64, 64, 128, 256, 512, 32, 32, 64}, 1, 1, {128, 256, 1024});
+    check_case("long ones that meet", {150, 20, 180, 300, 33, 140}, 2, 1, {128, 160, 4096});
+    check_case("short ones", random_lengths(3, 40, 60), 2, 1, {128});
+    check_case("mixed ones", random_lengths(5, 12, 400), 2, 1, {128, 200, 4096});
+    check_case("large scores", random_lengths(7, 10, 200), 2, 4, {128, 4096});
+    check_case("small scores", random_lengths(9, 10, 200), 1, 0.01f, {128, 4096});
+    for (std::uint32_t owned : {128u, 4096u})
+        for (std::size_t loud : {0u, 1u, 3u, 5u})
+            check_leaks({40, 7, 300, 129, 64, 20, 50}, loud, owned);
+    if (with_longest)
+        check_longest(65'535);
+}
+
+/* ------------------------------------------------------------------------------------------------------- timings */
+
+/** The same bits everywhere would make the power draw, and so the clock, look better than they are. */
+std::vector<bf16> noise(std::size_t count, std::uint64_t state) {
+    std::vector<bf16> values(count);
+    for (bf16& value : values) {
+        float sum = -2;
+        for (int i = 0; i != 4; ++i) {
+            state = state * 6364136223846793005ull + 1442695040888963407ull;
+            sum += static_cast<float>(state >> 40) * 0x1p-24f;
+        }
+        value = __float2bfloat16(sum * 1.7f); // of a variance near 1
+    }
+    return values;
+}
+
+void time_lengths(stopwatch& watch, std::string const& name, std::vector<std::uint32_t> const& lengths,
+                  std::uint32_t heads, std::vector<std::uint32_t> const& owned) {
+    columns_fixture const fixture(shapes_of(lengths));
+    device_columns columns(fixture);
+    columns.expand();
+    columns.view.capacity = columns.view.active = fixture.used();
+    std::size_t const hidden = heads * width_k, count = fixture.used();
+    device_array<bf16> qkv(noise(count * 3 * hidden, 1)), gradient(noise(count * hidden, 2)), attended(count * hidden),
+        qkv_gradient(count * 3 * hidden);
+    device_array<float> log_sums(count * heads), scratch(attention_scratch_floats(count, heads));
+    attention_problem problem{columns.view, heads, qkv.data(), attended.data(), log_sums.data()};
+    problem.gradient = gradient.data();
+    problem.qkv_gradient = qkv_gradient.data();
+    problem.scratch = scratch.data();
+    double pairs = 0;
+    for (std::uint32_t length : lengths)
+        pairs += double(length) * length;
+    double const product = 2.0 * pairs * width_k * heads;
+    watch.operations("attention_forward " + name, 2 * product,
+                     [&] { uform::vram::launch_attention_forward(on(), problem); });
+    for (std::uint32_t owned_columns : owned) {
+        problem.owned_columns =
+            owned_columns ? owned_columns : attention_owned_columns(columns.view.active, heads, on().multiprocessors);
+        watch.operations("attention_backward " + name + ", owned " + std::to_string(problem.owned_columns), 5 * product,
+                         [&] { uform::vram::launch_attention_backward(on(), problem); });
+    }
+}
+
+void bench() {
+    stopwatch watch;
+    for (std::uint32_t length : {32u, 64u, 128u, 256u, 512u, 1024u})
+        time_lengths(watch, "65536 columns, 8 heads, segments of " + std::to_string(length),
+                     std::vector<std::uint32_t>(65'536 / length, length), 8,
+                     length > 128 ? std::vector<std::uint32_t>{0, 128} : std::vector<std::uint32_t>{0});
+    time_lengths(watch, "65536 columns, 12 heads, segments of 256", std::vector<std::uint32_t>(256, 256), 12, {0});
+    time_lengths(watch, "32768 columns, 16 heads, segments of 256", std::vector<std::uint32_t>(128, 256), 16, {0});
+    time_lengths(watch, "65536 columns, 8 heads, segments of 65", std::vector<std::uint32_t>(1008, 65), 8, {0});
+    time_lengths(watch, "about 65536 columns, 8 heads, segments up to 64", random_lengths(3, 2016, 64), 8, {0});
+    time_lengths(watch, "about 65536 columns, 8 heads, segments up to 1024", random_lengths(4, 128, 1024), 8, {0});
+    time_lengths(watch, "about 2048 columns, 8 heads, segments up to 256", random_lengths(4, 16, 256), 8, {0});
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    bool const is_short = std::any_of(arguments + 1, arguments + count,
+                                      [](char const* one) { return std::string_view(one) == "--short"; });
+    check_all(!is_short);
+    if (wants_bench(count, arguments))
+        bench();
+    return native_test::report();
+}

@@ -1,0 +1,67 @@
+#include "vram/elementwise.cuh"
+#include "vram/launch.cuh"
+#include "vram/operations.h"
+
+namespace uform::vram {
+
+namespace {
+
+constexpr unsigned warps_k = 8;
+constexpr unsigned threads_k = warps_k * warp_k;
+constexpr float smallest_length_k = 1e-12f;
+
+/** Calls `body(column)` for the columns of this lane. */
+template <typename body_at> __device__ __forceinline__ void each_column(std::uint32_t width, body_at&& body) {
+    for (std::uint32_t column = threadIdx.x % warp_k; column < width; column += warp_k)
+        body(column);
+}
+
+/** A warp a vector. */
+__global__ void __launch_bounds__(threads_k) take_prefix(uform_prefix_t prefix) {
+    std::uint32_t const row = blockIdx.x * warps_k + threadIdx.x / warp_k;
+    if (row >= *prefix.count)
+        return;
+    float const* const from = prefix.source + std::size_t(prefix.indices[row]) * prefix.stride;
+    float* const to = prefix.vectors + std::size_t(row) * prefix.width;
+    float square = 0;
+    each_column(prefix.width, [&](std::uint32_t column) { square = fmaf(from[column], from[column], square); });
+    float const length = sqrtf(sum_warp(square));
+    float const divisor = prefix.normalize ? fmaxf(length, smallest_length_k) : 1;
+    each_column(prefix.width, [&](std::uint32_t column) { to[column] = from[column] / divisor; });
+    if (threadIdx.x % warp_k == 0)
+        prefix.lengths[row] = length;
+}
+
+__global__ void __launch_bounds__(threads_k) return_prefix(uform_prefix_t prefix) {
+    std::uint32_t const row = blockIdx.x * warps_k + threadIdx.x / warp_k;
+    if (row >= *prefix.count)
+        return;
+    float const* const unit = prefix.vectors + std::size_t(row) * prefix.width;
+    float const* const gradient = prefix.vectors_gradient + std::size_t(row) * prefix.width;
+    float* const to = prefix.source_gradient + std::size_t(prefix.indices[row]) * prefix.stride;
+    // Below the smallest length the divisor is a constant, and above it only what is across the vector moves it.
+    float const length = prefix.lengths[row];
+    float along = 0;
+    if (prefix.normalize && length > smallest_length_k)
+        each_column(prefix.width, [&](std::uint32_t column) { along = fmaf(unit[column], gradient[column], along); });
+    along = sum_warp(along);
+    float const divisor = prefix.normalize ? fmaxf(length, smallest_length_k) : 1;
+    each_column(prefix.width,
+                [&](std::uint32_t column) { to[column] += fmaf(-along, unit[column], gradient[column]) / divisor; });
+}
+
+} // namespace
+
+uform_status_t prefix_forward(uform_stream_t* opaque, uform_prefix_t const* prefix) {
+    return operate("prefix_forward", opaque, [&](stream const& stream) {
+        launch(stream, take_prefix, blocks_for(prefix->active, warps_k), threads_k, 0, *prefix);
+    });
+}
+
+uform_status_t prefix_backward(uform_stream_t* opaque, uform_prefix_t const* prefix) {
+    return operate("prefix_backward", opaque, [&](stream const& stream) {
+        launch(stream, return_prefix, blocks_for(prefix->active, warps_k), threads_k, 0, *prefix);
+    });
+}
+
+} // namespace uform::vram
