@@ -263,7 +263,7 @@ void check_cross_entropy(std::uint32_t classes, std::size_t count, float magnitu
 
 void bench() {
     stopwatch watch;
-    for (auto const [hidden, count] : {std::pair{512u, 19660u}, {768u, 19660u}, {1024u, 9830u}}) {
+    for (auto const& [hidden, count] : {std::pair{512u, 19660u}, {768u, 19660u}, {1024u, 9830u}}) {
         random_values random(5);
         std::vector<float> const states = random.normal(std::size_t(count) * hidden);
         std::string const name = std::to_string(count) + "x" + std::to_string(hidden);
@@ -308,12 +308,12 @@ void bench() {
 } // namespace
 
 int main(int count, char** arguments) {
-    for (auto const [rows, hidden] : {std::pair{0u, 64u}, {1, 64}, {3, 72}, {129, 64}, {1111, 136}})
+    for (auto const& [rows, hidden] : {std::pair{0u, 64u}, {1, 64}, {3, 72}, {129, 64}, {1111, 136}})
         for (bool backward : {true, false})
             check_bytes_head(rows, hidden, backward, 1);
     check_bytes_head(200, 64, true, 12);
     check_bytes_head(17000, 64, true, 1); // more than one panel
-    for (auto const [rows, hidden, width] : {std::tuple{0u, 64u, 12u}, {1, 64, 27}, {130, 72, 147}, {333, 136, 192}})
+    for (auto const& [rows, hidden, width] : {std::tuple{0u, 64u, 12u}, {1, 64, 27}, {130, 72, 147}, {333, 136, 192}})
         for (bool backward : {true, false}) {
             check_patches_head<std::uint8_t>(uform_element_uint8_k, rows, hidden, width, backward);
             check_patches_head<std::int16_t>(uform_element_int16_k, rows, hidden, width, backward);

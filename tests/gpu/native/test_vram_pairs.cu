@@ -123,7 +123,8 @@ answers run_ram(setting const& of, ram_device const& device) {
     to.pairs.workspace = workspace.data(), to.pairs.workspace_bytes = bytes;
     device.run(operations.prefix_forward, to.prefix);
     if (of.rounded)
-        vectors = rounded(vectors);
+        for (float& value : vectors)
+            value = __bfloat162float(__float2bfloat16(value));
     device.run(operations.pairs_forward, to.pairs);
     device.run(operations.pairs_backward, to.pairs);
     device.run(operations.prefix_backward, to.prefix);
