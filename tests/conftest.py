@@ -15,6 +15,7 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU (tests/gpu)")
+    parser.addoption("--record", metavar="FILE", help="write what the GPU tests found to this file")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -5,7 +5,6 @@ the model is told. Run it with `tools/demo`, which sets up first.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -115,10 +114,10 @@ def draw(pixels: Images, images: Vectors, texts: Vectors, digits: Digits, path: 
     centre, plane = images.mean(axis=0), np.linalg.svd(images - images.mean(axis=0))[2][:2].T
     dots, stars = (images - centre) @ plane, (texts - centre) @ plane
     axes.scatter(*dots.T, c=digits, cmap="tab10", s=12, alpha=0.6)
-    axes.scatter(*stars.T, c=TEXT_DIGITS, cmap="tab10", s=90, marker="*", edgecolors="black")
+    axes.scatter(*stars.T, c=TEXT_DIGITS, cmap="tab10", s=60, marker="*", edgecolors="black", linewidths=0.5)
     for digit in range(10):
-        where = np.median(dots[digits == digit], axis=0)
-        axes.annotate(f"{digit} {TEXTS[digit]}", where, ha="center", bbox={"boxstyle": "round", "fc": "white"})
+        where = np.median(stars[digit::10], axis=0)
+        axes.annotate(f"{digit} {TEXTS[digit]}", where, (0, 16), textcoords="offset points", ha="center", weight="bold")
     figure.savefig(path, dpi=110)
 
 
@@ -147,4 +146,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -281,6 +281,17 @@ template <typename value_at> bool same_bits(std::vector<value_at> const& one, st
 
 /* ------------------------------------------------------------------------------------------------------ the timings */
 
+/** Values that look random, made faster than those of a generator: timings need many, but not different ones. */
+inline std::vector<float> noise(std::size_t count) {
+    constexpr std::size_t period = 65537;
+    std::vector<float> const pattern = random_values(5).normal(std::min(count, period));
+    std::vector<float> values(count);
+    for (std::size_t begin = 0; begin < count; begin += period)
+        std::copy_n(pattern.begin(), std::min(period, count - begin),
+                    values.begin() + static_cast<std::ptrdiff_t>(begin));
+    return values;
+}
+
 /** Whether the program was asked to time. */
 inline bool wants_bench(int count, char** arguments) {
     return std::any_of(arguments + 1, arguments + count,

@@ -25,7 +25,8 @@ void test_classes() {
     check("class of 9.0", vram::gpu_class_of(9, 0) == uform_gpu_class_hopper_k);
     check("class of 12.0", vram::gpu_class_of(12, 0) == uform_gpu_class_blackwell_k);
     check("class lowered", vram::lowered_gpu_class(uform_gpu_class_hopper_k, "AMPERE") == uform_gpu_class_ampere_k);
-    check("class never raised", vram::lowered_gpu_class(uform_gpu_class_ampere_k, "HOPPER") == uform_gpu_class_ampere_k);
+    check("class never raised",
+          vram::lowered_gpu_class(uform_gpu_class_ampere_k, "HOPPER") == uform_gpu_class_ampere_k);
     bool refused = false;
     try {
         vram::lowered_gpu_class(uform_gpu_class_hopper_k, "VOLTA");
@@ -64,6 +65,10 @@ void test_memory() {
     check("memory zero", same_bits(back, std::vector<std::uint32_t>(count, 0)));
     vram::memory_release(stream(), memory);
     vram::memory_release(stream(), nullptr);
+
+    require(vram::staging_allocate(stream(), 1000, &memory), "staging_allocate");
+    std::memset(memory, 7, 1000);
+    vram::staging_release(stream(), memory);
 }
 
 void test_weights() {
@@ -74,27 +79,30 @@ void test_weights() {
               vram::weights_bytes(uform_parameter_kind_matrix_k, rows, columns) == 2ull * rows * columns &&
                   vram::weights_bytes(uform_parameter_kind_vector_k, rows, 0) == 0);
         device_array<bf16> const working(rows * columns);
-        require(vram::weights_import(stream(), uform_parameter_kind_matrix_k, rows, columns, plain.data(),
-                                     working.data()),
-                "weights_import");
+        require(
+            vram::weights_import(stream(), uform_parameter_kind_matrix_k, rows, columns, plain.data(), working.data()),
+            "weights_import");
         synchronize();
         check("weights import " + std::to_string(columns),
               same_bits(to_float(working.download()), rounded(plain.download())) && working.guarded());
     }
 }
 
+__global__ void do_nothing() {}
+
 /** A launch that can not be: its error names the operation and does not stay behind. */
 void test_failed_launch() {
-    auto const operation = [](uform_stream_t* opaque) {
-        return vram::operate("some_operation", opaque, [](vram::stream const& on) {
-            vram::check_cuda(cudaStreamWaitEvent(on.handle, nullptr, 0), on);
-        });
-    };
-    std::string const message = message_of(operation(stream()), uform_status_device_k);
-    check("failed call told: " + message, mentions(message, "some_operation: "));
-    require(vram::memory_zero(stream(), nullptr, 0), "after a failure");
-    synchronize();
+    constexpr unsigned too_many_threads = 4096;
+    uform_status_t const status = vram::operate("some_operation", stream(), [](vram::stream const& on) {
+        vram::launch(on, do_nothing, 1, too_many_threads, 0);
+    });
+    std::string const message = message_of(status, uform_status_device_k);
+    check("failed launch told: " + message, mentions(message, "some_operation: "));
     check("nothing stays behind", cudaPeekAtLastError() == cudaSuccess);
+    require(
+        vram::operate("do_nothing", stream(), [](vram::stream const& on) { vram::launch(on, do_nothing, 1, 1, 0); }),
+        "do_nothing");
+    synchronize();
 }
 
 } // namespace

@@ -19,7 +19,8 @@ std::vector<columns_fixture::shape> mixed_shapes() {
             {301, 2, {3, 100, 0}, 301, 4, uform_modality_image_k}};
 }
 
-std::vector<double> turned(columns_fixture const& host, std::uint32_t heads, std::vector<float> const& qkv, double sign) {
+std::vector<double> turned(columns_fixture const& host, std::uint32_t heads, std::vector<float> const& qkv,
+                           double sign) {
     constexpr unsigned pairs_of[3][3] = {{32, 0, 0}, {16, 16, 0}, {8, 12, 12}};
     std::vector<double> result = to_double(qkv);
     for (std::size_t c = 0; c != host.used(); ++c) {
@@ -54,7 +55,8 @@ std::vector<float> rotary_case(std::uint32_t heads, vram::rotary_direction direc
     std::vector<float> const got = to_float(values.download());
     bool const forward = direction == vram::rotary_direction::forward;
     std::string const name = std::string("rotary ") + (forward ? "forward " : "backward ") + std::to_string(heads);
-    check_rounded(name, std::vector<float>(got.begin(), got.begin() + used), turned(host, heads, qkv, forward ? 1 : -1));
+    check_rounded(name, std::vector<float>(got.begin(), got.begin() + used),
+                  turned(host, heads, qkv, forward ? 1 : -1));
     bool slack = true;
     for (std::size_t i = used; i != got.size(); ++i)
         slack = slack && std::isnan(got[i]);
@@ -62,9 +64,7 @@ std::vector<float> rotary_case(std::uint32_t heads, vram::rotary_direction direc
     return got;
 }
 
-double gelu(double x) {
-    return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
-}
+double gelu(double x) { return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
 
 double gelu_slope(double x) {
     double const inner = 2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
@@ -122,7 +122,8 @@ void test_extreme_gates() {
     device_array<bf16> const product(8), gradient(16);
     vram::geglu_rows const rows{1, count.data(), 8};
     vram::launch_geglu_forward(vram::stream::of(stream()), rows, operands.data(), product.data());
-    vram::launch_geglu_backward(vram::stream::of(stream()), rows, operands.data(), slopes.data(), gradient.data(), nullptr);
+    vram::launch_geglu_backward(vram::stream::of(stream()), rows, operands.data(), slopes.data(), gradient.data(),
+                                nullptr);
     synchronize();
     std::vector<float> const got = to_float(product.download()), slope = to_float(gradient.download());
     check("geglu of extreme gates", got[0] == 0 && got[1] == 0 && got[3] == 0 && got[5] == 100 && got[6] > 2e38f);
@@ -138,10 +139,9 @@ void bench() {
         columns.expand();
         vram::stream const& on = vram::stream::of(stream());
         std::uint32_t const capacity = host.view.capacity;
-        random_values random(5);
-        std::vector<bf16> const noise = to_bf16(random.normal(std::size_t(capacity) * 2 * inner));
-        device_array<bf16> const gate_up(noise), qkv(noise), gradient(noise.size()), product(noise.size() / 2);
-        device_array<bf16> const slopes(std::vector<bf16>(noise.begin(), noise.begin() + noise.size() / 2));
+        std::vector<bf16> const values = to_bf16(noise(std::size_t(capacity) * 2 * inner));
+        device_array<bf16> const gate_up(values), qkv(values), gradient(values.size()), product(values.size() / 2);
+        device_array<bf16> const slopes(std::vector<bf16>(values.begin(), values.begin() + values.size() / 2));
         vram::geglu_rows const rows{columns.view.active, columns.view.counts, inner};
         double const tensor = 2.0 * double(count) * inner;
         std::string const name = std::to_string(hidden);

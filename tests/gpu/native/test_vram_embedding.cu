@@ -32,9 +32,11 @@ std::vector<float> run_case(embedding_case const& shape, how mode) {
     device_array<float> const device_table_gradient(table_gradient);
     std::size_t const bytes = vram::embedding_workspace_bytes(hidden, table_rows, host.view.capacity);
     device_array<std::uint8_t> const workspace(bytes);
-    uform_embedding_t embedding{
-        columns.view,    hidden,          uform_modality_text_k, table_rows, device_table.data(), device_table_gradient.data(),
-        states.data(), gradient.data(), workspace.data(),      bytes};
+    uform_embedding_t embedding{columns.view,          hidden,
+                                uform_modality_text_k, table_rows,
+                                device_table.data(),   device_table_gradient.data(),
+                                states.data(),         gradient.data(),
+                                workspace.data(),      bytes};
     once(mode, "embedding", [&] {
         require(vram::embedding_forward(stream(), &embedding), "embedding_forward");
         require(vram::embedding_backward(stream(), &embedding), "embedding_backward");
@@ -44,7 +46,8 @@ std::vector<float> run_case(embedding_case const& shape, how mode) {
     native_test::poisoned_memory ram_workspace(
         ram.operations().embedding_workspace_bytes(hidden, table_rows, host.view.capacity));
     embedding.columns = host.view, embedding.table = table.data(), embedding.table_gradient = table_gradient.data();
-    embedding.states = ram_states.data(), embedding.gradient = slopes.data(), embedding.workspace = ram_workspace.data();
+    embedding.states = ram_states.data(), embedding.gradient = slopes.data(),
+    embedding.workspace = ram_workspace.data();
     ram.run(ram.operations().embedding_forward, embedding);
     ram.run(ram.operations().embedding_backward, embedding);
 
@@ -54,7 +57,8 @@ std::vector<float> run_case(embedding_case const& shape, how mode) {
     for (std::size_t i = 0; i != capacity; ++i)
         right = right && (std::isnan(ram_states[i]) ? std::isnan(got[i]) : got[i] == ram_states[i]);
     check(name + " states", right);
-    check_close(name + " table's gradient", device_table_gradient.download(), table_gradient, to_double(table_gradient));
+    check_close(name + " table's gradient", device_table_gradient.download(), table_gradient,
+                to_double(table_gradient));
     check(name + " guards", states.guarded() && device_table_gradient.guarded() && workspace.guarded());
     return device_table_gradient.download();
 }
@@ -67,18 +71,20 @@ void bench() {
         random_values random(5);
         // As text has it: a third masked, the rest mostly of some thirty bytes.
         for (std::uint32_t c = 0; c != host.used(); ++c)
-            host.codes[c] = static_cast<std::uint16_t>(c % 3 == 0 ? 257 : c % 7 ? 97 + random.below(30) : random.below(256));
+            host.codes[c] = static_cast<std::uint16_t>(c % 3 == 0 ? 257
+                                                       : c % 7    ? 97 + random.below(30)
+                                                                  : random.below(256));
         device_columns columns(host);
         columns.expand();
         std::size_t const values = std::size_t(host.view.capacity) * hidden;
-        device_array<bf16> const table(to_bf16(random.normal(table_rows * hidden))), states(values);
-        device_array<bf16> const gradient(to_bf16(random.normal(values)));
-        device_array<float> const table_gradient(random.normal(table_rows * hidden));
+        device_array<bf16> const table(to_bf16(noise(table_rows * hidden))), states(values);
+        device_array<bf16> const gradient(to_bf16(noise(values)));
+        device_array<float> const table_gradient(noise(table_rows * hidden));
         std::size_t const bytes = vram::embedding_workspace_bytes(hidden, table_rows, host.view.capacity);
         device_array<std::uint8_t> const workspace(bytes);
         uform_embedding_t const embedding{
-            columns.view,    hidden,          uform_modality_text_k, table_rows, table.data(), table_gradient.data(),
-            states.data(), gradient.data(), workspace.data(),      bytes};
+            columns.view,          hidden,        uform_modality_text_k, table_rows,       table.data(),
+            table_gradient.data(), states.data(), gradient.data(),       workspace.data(), bytes};
         double const tensor = 2.0 * double(count) * hidden;
         watch.bytes("embedding_forward " + std::to_string(hidden), tensor,
                     [&] { require(vram::embedding_forward(stream(), &embedding), "embedding_forward"); });
@@ -90,8 +96,13 @@ void bench() {
 } // namespace
 
 int main(int count, char** arguments) {
-    for (embedding_case const& shape : {embedding_case{75, 512, 260, 3}, {300, 64, 70, 2}, {3, 576, 1, 1},
-                                        {40, 2112, 4, 5}, {75, 64, 3000, 4}, {1, 64, 260, 9}, {200, 128, 33, 1000000}})
+    for (embedding_case const& shape : {embedding_case{75, 512, 260, 3},
+                                        {300, 64, 70, 2},
+                                        {3, 576, 1, 1},
+                                        {40, 2112, 4, 5},
+                                        {75, 64, 3000, 4},
+                                        {1, 64, 260, 9},
+                                        {200, 128, 33, 1000000}})
         check("embedding twice", same_bits(run_case(shape, how::direct), run_case(shape, how::captured)));
     run_case({0, 64, 5, 3}, how::direct);
     if (wants_bench(count, arguments))

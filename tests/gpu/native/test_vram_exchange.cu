@@ -67,7 +67,8 @@ void test_gather(std::vector<std::int32_t> const& indices, std::size_t count, bo
     device_set const devices(indices);
     std::uint32_t const many = static_cast<std::uint32_t>(indices.size());
     auto const contents = random_contents<float>(many, count);
-    auto const from = make_buffers<float>(indices, count, contents), to = make_buffers<float>(indices, count * many, {});
+    auto const from = make_buffers<float>(indices, count, contents),
+               to = make_buffers<float>(indices, count * many, {});
     std::vector<void const*> sources;
     std::vector<void*> targets;
     std::vector<float> expected;
@@ -77,6 +78,7 @@ void test_gather(std::vector<std::int32_t> const& indices, std::size_t count, bo
         expected.insert(expected.end(), contents[place].begin(), contents[place].end());
         if (in_place) {
             float* const own = to[place]->data() + place * count;
+            require(cudaSetDevice(indices[place]), "cudaSetDevice");
             require(cudaMemcpy(own, from[place]->data(), count * sizeof(float), cudaMemcpyDefault), "cudaMemcpy");
             require(cudaDeviceSynchronize(), "cudaMemcpy");
             sources.back() = own;
@@ -96,7 +98,8 @@ void test_order(std::vector<std::int32_t> const& indices) {
     device_set const devices(indices);
     std::uint32_t const many = static_cast<std::uint32_t>(indices.size());
     auto const contents = random_contents<float>(many, count);
-    auto const staged = make_buffers<float>(indices, count, contents), buffers = make_buffers<float>(indices, count, {});
+    auto const staged = make_buffers<float>(indices, count, contents),
+               buffers = make_buffers<float>(indices, count, {});
     auto const after = make_buffers<float>(indices, count, {});
     std::vector<float*> pointers;
     for (auto const& one : buffers)

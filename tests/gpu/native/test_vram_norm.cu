@@ -35,7 +35,8 @@ std::vector<float> run_case(std::vector<columns_fixture::shape> const& shapes, s
     device_array<bf16> const input(to_bf16(x), capacity), output(capacity), again(capacity);
     device_array<bf16> const gradient(to_bf16(slopes), capacity), residual(to_bf16(around), capacity);
     device_array<bf16> const outer(capacity);
-    device_array<float> const device_gain(gain), device_gain_gradient(gain_gradient), inner_gain_gradient(gain_gradient);
+    device_array<float> const device_gain(gain), device_gain_gradient(gain_gradient),
+        inner_gain_gradient(gain_gradient);
     device_array<float> const inverse(host.view.capacity);
     std::size_t const bytes = vram::norm_workspace_bytes(hidden, host.view.capacity);
     device_array<std::uint8_t> const workspace(bytes);
@@ -80,8 +81,7 @@ std::vector<float> run_case(std::vector<columns_fixture::shape> const& shapes, s
     check_rounded(name + " gradient and residual", used_part(dx_outer, host, hidden), sums);
     check_close(name + " gain's gradient", device_gain_gradient.download(), ram_gain_gradient,
                 to_double(ram_gain_gradient));
-    check(name + " gain's gradient twice",
-          same_bits(device_gain_gradient.download(), inner_gain_gradient.download()));
+    check(name + " gain's gradient twice", same_bits(device_gain_gradient.download(), inner_gain_gradient.download()));
     check_close(name + " inverse", used_part(inverse.download(), host, 1), ram_inverse, to_double(ram_inverse));
     check(name + " slack", slack_holds(y, host, hidden) && slack_holds(y_again, host, hidden) &&
                                slack_holds(dx, host, hidden) && slack_holds(dx_outer, host, hidden));
@@ -99,11 +99,10 @@ void bench() {
     for (auto const& [hidden, count] : {std::pair{512u, 65536u}, {768u, 65536u}, {1024u, 32768u}}) {
         columns_fixture const host(equal_segments(count / 256, 256));
         device_columns const columns(host);
-        random_values random(5);
         std::size_t const values = std::size_t(host.view.capacity) * hidden;
-        device_array<bf16> const x(to_bf16(random.normal(values))), y(values);
-        device_array<bf16> const dy(to_bf16(random.normal(values))), dx(to_bf16(random.normal(values)));
-        device_array<float> const gain(random.normal(hidden)), gain_gradient(random.normal(hidden));
+        device_array<bf16> const x(to_bf16(noise(values))), y(values);
+        device_array<bf16> const dy(to_bf16(noise(values))), dx(to_bf16(noise(values)));
+        device_array<float> const gain(noise(hidden)), gain_gradient(noise(hidden));
         device_array<float> const inverse(host.view.capacity);
         device_array<std::uint8_t> const workspace(vram::norm_workspace_bytes(hidden, host.view.capacity));
         vram::stream const& on = vram::stream::of(stream());

@@ -37,10 +37,10 @@ struct layout {
 };
 
 std::vector<span_request> mixed_spans() {
-    return {{300, 64, uform_parameter_kind_matrix_k},   {64, 0, uform_parameter_kind_vector_k},
-            {1, 0, uform_parameter_kind_plain_k},       {37, 27, uform_parameter_kind_embedding_k},
-            {5, 0, uform_parameter_kind_plain_k},       {257, 33, uform_parameter_kind_matrix_k},
-            {19, 1, uform_parameter_kind_embedding_k},  {700, 64, uform_parameter_kind_matrix_k}};
+    return {{300, 64, uform_parameter_kind_matrix_k},  {64, 0, uform_parameter_kind_vector_k},
+            {1, 0, uform_parameter_kind_plain_k},      {37, 27, uform_parameter_kind_embedding_k},
+            {5, 0, uform_parameter_kind_plain_k},      {257, 33, uform_parameter_kind_matrix_k},
+            {19, 1, uform_parameter_kind_embedding_k}, {700, 64, uform_parameter_kind_matrix_k}};
 }
 
 std::vector<float> run_case(std::string const& name, std::vector<span_request> const& requests, std::size_t alignment,
@@ -76,7 +76,8 @@ std::vector<float> run_case(std::string const& name, std::vector<span_request> c
     native_test::poisoned_memory ram_workspace(ram.operations().update_workspace_bytes(plan.flat));
     std::vector<float> slopes;
     uform_update_t reference = update;
-    reference.parameters = values.data(), reference.first_moment = first.data(), reference.second_moment = second.data();
+    reference.parameters = values.data(), reference.first_moment = first.data(),
+    reference.second_moment = second.data();
     reference.spans = plan.spans.data(), reference.state = &state, reference.workspace = ram_workspace.data();
 
     double worst_norm = 0, worst_rate = 0;
@@ -141,13 +142,12 @@ void bench() {
         std::uint32_t const hidden = depth == 12 ? 512 : 1024, inner = depth == 12 ? 1408 : 2816;
         std::vector<span_request> requests;
         for (std::uint32_t block = 0; block != depth; ++block)
-            for (span_request const& one :
-                 {span_request{hidden, 0, uform_parameter_kind_vector_k},
-                  {3 * hidden, hidden, uform_parameter_kind_matrix_k},
-                  {hidden, hidden, uform_parameter_kind_matrix_k},
-                  {hidden, 0, uform_parameter_kind_vector_k},
-                  {2 * inner, hidden, uform_parameter_kind_matrix_k},
-                  {hidden, inner, uform_parameter_kind_matrix_k}})
+            for (span_request const& one : {span_request{hidden, 0, uform_parameter_kind_vector_k},
+                                            {3 * hidden, hidden, uform_parameter_kind_matrix_k},
+                                            {hidden, hidden, uform_parameter_kind_matrix_k},
+                                            {hidden, 0, uform_parameter_kind_vector_k},
+                                            {2 * inner, hidden, uform_parameter_kind_matrix_k},
+                                            {hidden, inner, uform_parameter_kind_matrix_k}})
                 requests.push_back(one);
         layout plan(requests, 16);
         device_array<float> const values(plan.flat), first(plan.flat), second(plan.flat), gradient(plan.flat);

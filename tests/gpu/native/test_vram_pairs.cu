@@ -443,9 +443,9 @@ setting make_setting(std::uint32_t units, std::uint32_t stride, std::uint32_t wi
         std::vector<bool> taken(units, false);
         taken[unit] = true;
         for (std::size_t i = 0; i != wanted && i + 1 < units; ++i) {
-            std::uint32_t const other = i == 0 && unit % 5 == 0 && unit + 1 < units
-                                            ? unit + 1
-                                            : static_cast<std::uint32_t>(random.below(units));
+            auto other = static_cast<std::uint32_t>(random.below(units));
+            if (i == 0 && (unit % 5 == 0 || other == unit)) // a row that counts is attracted to something
+                other = (unit + 1) % units;
             if (taken[other])
                 continue;
             taken[other] = true;

@@ -31,7 +31,8 @@ std::vector<float> run_case(uform_element_t element, float multiplier, float off
 
     device_array<std::uint32_t> const device_count(std::vector{count}), device_places(patch_columns, capacity);
     device_array<element_at> const device_values(values, std::size_t(capacity) * width);
-    device_array<bf16> const device_weight(to_bf16(weight)), states(states_count), gradient(to_bf16(slopes), states_count);
+    device_array<bf16> const device_weight(to_bf16(weight)), states(states_count),
+        gradient(to_bf16(slopes), states_count);
     device_array<float> const device_weight_gradient(weight_gradient);
     std::size_t const bytes = vram::patches_workspace_bytes(hidden, width, capacity);
     device_array<std::uint8_t> const workspace(bytes);
@@ -101,9 +102,9 @@ void bench() {
             value = static_cast<std::uint8_t>(random.below(256));
         device_array<std::uint8_t> const values(pixels);
         std::size_t const states_count = std::size_t(host.view.capacity) * hidden;
-        device_array<bf16> const weight(to_bf16(random.normal(hidden * width))), states(states_count);
-        device_array<bf16> const gradient(to_bf16(random.normal(states_count)));
-        device_array<float> const weight_gradient(random.normal(hidden * width));
+        device_array<bf16> const weight(to_bf16(noise(hidden * width))), states(states_count);
+        device_array<bf16> const gradient(to_bf16(noise(states_count)));
+        device_array<float> const weight_gradient(noise(hidden * width));
         std::size_t const bytes = vram::patches_workspace_bytes(hidden, width, patches_count);
         device_array<std::uint8_t> const workspace(bytes);
         uform_patches_t patches{};

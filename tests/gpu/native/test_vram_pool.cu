@@ -28,13 +28,23 @@ std::vector<float> run_case(std::vector<columns_fixture::shape> const& shapes, s
         zeros ? std::vector<float>(used, 0.f) : rounded(random.normal(used)); // NUM-07: a bag of zeros
     std::vector<float> const slopes = random.normal(std::size_t(host.counts[2]) * hidden);
     std::vector<float> const before = rounded(random.normal(active));
-    device_array<bf16> const device_states(to_bf16(states), capacity), gradient(capacity), added(to_bf16(before), capacity);
+    device_array<bf16> const device_states(to_bf16(states), capacity), gradient(capacity),
+        added(to_bf16(before), capacity);
     device_array<float> const pooled(bags * hidden), lengths(bags), pooled_gradient(slopes, bags * hidden);
     device_array<std::uint32_t> const bag_columns(bags);
     std::size_t const bytes = vram::pool_workspace_bytes(hidden, host.view.bags_capacity);
     device_array<std::uint8_t> const workspace(bytes);
-    uform_pool_t pool{columns.view,           hidden,          device_states.data(), pooled.data(),   lengths.data(),
-                      bag_columns.data(), pooled_gradient.data(), gradient.data(),      0, workspace.data(), bytes};
+    uform_pool_t pool{columns.view,
+                      hidden,
+                      device_states.data(),
+                      pooled.data(),
+                      lengths.data(),
+                      bag_columns.data(),
+                      pooled_gradient.data(),
+                      gradient.data(),
+                      0,
+                      workspace.data(),
+                      bytes};
     uform_pool_t adding = pool;
     adding.gradient = added.data(), adding.accumulate = 1;
     once(mode, "pool", [&] {
@@ -46,8 +56,17 @@ std::vector<float> run_case(std::vector<columns_fixture::shape> const& shapes, s
     std::vector<float> ram_pooled(bags * hidden), ram_lengths(bags), ram_gradient(capacity, native_test::poison());
     std::vector<std::uint32_t> ram_columns(bags);
     native_test::poisoned_memory ram_workspace(ram.operations().pool_workspace_bytes(hidden, host.view.bags_capacity));
-    uform_pool_t reference{host.view,          hidden,        states.data(),       ram_pooled.data(),    ram_lengths.data(),
-                           ram_columns.data(), slopes.data(), ram_gradient.data(), 0, ram_workspace.data(), 0};
+    uform_pool_t reference{host.view,
+                           hidden,
+                           states.data(),
+                           ram_pooled.data(),
+                           ram_lengths.data(),
+                           ram_columns.data(),
+                           slopes.data(),
+                           ram_gradient.data(),
+                           0,
+                           ram_workspace.data(),
+                           0};
     ram.run(ram.operations().pool_forward, reference);
     ram.run(ram.operations().pool_backward, reference);
 
@@ -88,15 +107,23 @@ void bench() {
             columns_fixture const host(equal_segments(count / length, length));
             device_columns columns(host);
             columns.expand();
-            random_values random(5);
             std::size_t const values = std::size_t(host.view.capacity) * hidden, bags = host.view.bags_capacity;
-            device_array<bf16> const states(to_bf16(random.normal(values))), gradient(values);
-            device_array<float> const pooled(bags * hidden), lengths(bags), slopes(random.normal(bags * hidden));
+            device_array<bf16> const states(to_bf16(noise(values))), gradient(values);
+            device_array<float> const pooled(bags * hidden), lengths(bags), slopes(noise(bags * hidden));
             device_array<std::uint32_t> const bag_columns(bags);
             std::size_t const bytes = vram::pool_workspace_bytes(hidden, host.view.bags_capacity);
             device_array<std::uint8_t> const workspace(bytes);
-            uform_pool_t const pool{columns.view,       hidden,        states.data(),   pooled.data(), lengths.data(),
-                                    bag_columns.data(), slopes.data(), gradient.data(), 0, workspace.data(), bytes};
+            uform_pool_t const pool{columns.view,
+                                    hidden,
+                                    states.data(),
+                                    pooled.data(),
+                                    lengths.data(),
+                                    bag_columns.data(),
+                                    slopes.data(),
+                                    gradient.data(),
+                                    0,
+                                    workspace.data(),
+                                    bytes};
             double const tensor = 2.0 * double(count) * hidden;
             std::string const name = std::to_string(hidden) + " segments of " + std::to_string(length);
             watch.bytes("pool_forward " + name, tensor,
@@ -111,8 +138,8 @@ void bench() {
 int main(int count, char** arguments) {
     for (std::uint32_t hidden : {64u, 192u, 512u, 576u, 1088u, 4160u}) {
         auto const shapes = scattered_bags(hidden > 1000 ? 9 : 75);
-        check("pool twice", same_bits(run_case(shapes, hidden, false, how::direct),
-                                      run_case(shapes, hidden, false, how::captured)));
+        check("pool twice",
+              same_bits(run_case(shapes, hidden, false, how::direct), run_case(shapes, hidden, false, how::captured)));
     }
     run_case(odd_segments(2), 16384, false, how::direct);
     run_case(equal_segments(700, 3), 64, false, how::direct);

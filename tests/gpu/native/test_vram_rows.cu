@@ -59,7 +59,8 @@ std::vector<bf16> run_case(rows_case const& shape, how mode) {
         expected[indices[i / hidden] * std::size_t(hidden) + i % hidden] += rows_gradient[i];
     expected = rounded(expected);
     check(name + " gathered", right);
-    check(name + " scattered", same_bits(std::vector<float>(scattered.begin(), scattered.begin() + expected.size()), expected));
+    check(name + " scattered",
+          same_bits(std::vector<float>(scattered.begin(), scattered.begin() + expected.size()), expected));
     for (std::size_t i = expected.size(); i != scattered.size(); ++i)
         slack = slack && std::isnan(scattered[i]);
     check(name + " slack", slack && rows.guarded() && gradient.guarded());
@@ -73,11 +74,10 @@ void bench() {
         std::vector<std::uint32_t> indices(count);
         for (std::uint32_t i = 0; i != count; ++i)
             indices[i] = i * 10 / 3;
-        random_values random(5);
         device_array<std::uint32_t> const device_count(std::vector{count}), device_indices(indices);
-        device_array<bf16> const states(to_bf16(random.normal(std::size_t(columns) * hidden)));
+        device_array<bf16> const states(to_bf16(noise(std::size_t(columns) * hidden)));
         device_array<bf16> const rows(std::size_t(count) * hidden), gradient(states.size());
-        device_array<float> const rows_gradient(random.normal(rows.size()));
+        device_array<float> const rows_gradient(noise(rows.size()));
         uform_rows_t arguments{};
         arguments.hidden = hidden, arguments.capacity = arguments.active = count;
         arguments.count = device_count.data(), arguments.indices = device_indices.data();
@@ -96,8 +96,10 @@ void bench() {
 
 int main(int count, char** arguments) {
     for (std::uint32_t accumulate : {0u, 1u})
-        for (rows_case const& shape : {rows_case{64, 400, 150, accumulate}, {576, 401, 400, accumulate},
-                                       {2112, 50, 1, accumulate}, {64, 31, 0, accumulate}})
+        for (rows_case const& shape : {rows_case{64, 400, 150, accumulate},
+                                       {576, 401, 400, accumulate},
+                                       {2112, 50, 1, accumulate},
+                                       {64, 31, 0, accumulate}})
             check("rows twice", same_bits(run_case(shape, how::direct), run_case(shape, how::captured)));
     if (wants_bench(count, arguments))
         bench();

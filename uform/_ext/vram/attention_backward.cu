@@ -299,6 +299,7 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
                                             (tile - queries.begin) % 2 * backward_memory::stage_rows);
         };
         if (queries.begin == queries.end) {
+            copies_commit();
             copies_wait<0>();
             return; // no longer segment is here
         }

@@ -20,15 +20,14 @@ __device__ __forceinline__ std::uint32_t code_of(uform_embedding_t const& embedd
     if (column >= count)
         return no_code_k;
     std::uint32_t const code = columns.codes[column];
-    bool const coded = code < embedding.table_rows &&
-                       columns.segments[columns.segment_of[column]].modality == embedding.modality;
+    bool const coded =
+        code < embedding.table_rows && columns.segments[columns.segment_of[column]].modality == embedding.modality;
     return coded ? code : no_code_k;
 }
 
 __global__ void __launch_bounds__(256) look_up(uform_embedding_t embedding) {
     std::uint32_t const column = row_of_thread();
-    std::uint32_t const code =
-        code_of(embedding, column, min(embedding.columns.counts[0], embedding.columns.active));
+    std::uint32_t const code = code_of(embedding, column, min(embedding.columns.counts[0], embedding.columns.active));
     if (code == no_code_k)
         return;
     __nv_bfloat16 const* const from =
@@ -73,8 +72,7 @@ struct sorted_columns {
 
 __global__ void __launch_bounds__(threads_k) count_codes(uform_embedding_t embedding, sorted_columns sorted) {
     std::uint32_t const column = blockIdx.x * threads_k + threadIdx.x;
-    std::uint32_t const code =
-        code_of(embedding, column, min(embedding.columns.counts[0], embedding.columns.active));
+    std::uint32_t const code = code_of(embedding, column, min(embedding.columns.counts[0], embedding.columns.active));
     if (code != no_code_k)
         atomicAdd(sorted.places + std::size_t(code) * sorted.chunks + column / chunk_k, 1u); // integers: no order
 }
@@ -207,8 +205,8 @@ __global__ void __launch_bounds__(warp_k* groups_k) add_pieces(uform_embedding_t
     if (value < embedding.hidden) {
 #pragma unroll 4
         for (std::uint32_t piece = begin + threadIdx.y; piece < end; piece += groups_k) {
-            float4 const added = *reinterpret_cast<float4 const*>(
-                sorted.sums + std::size_t(piece) * embedding.hidden + value);
+            float4 const added =
+                *reinterpret_cast<float4 const*>(sorted.sums + std::size_t(piece) * embedding.hidden + value);
             sum.x += added.x, sum.y += added.y, sum.z += added.z, sum.w += added.w;
         }
     }

@@ -71,7 +71,8 @@ template <typename value_at> struct alignas(16) vector_of {
     value_at lanes[values];
 };
 
-/** to[i] = from[0][i] + from[1][i] + ..., in the order of the devices; a vector a thread, then the values of the end. */
+/** to[i] = from[0][i] + from[1][i] + ..., in the order of the devices; a vector a thread, then the values of the end.
+ */
 template <typename value_at>
 __global__ void __launch_bounds__(threads_k)
     sum_buffers(__grid_constant__ summed_buffers<value_at> const buffers, std::size_t count) {

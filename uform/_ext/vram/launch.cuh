@@ -32,8 +32,7 @@ public:
  *  An operation of the table: `body(stream)` with the stream's GPU current; what it throws becomes a status.
  *  @param name The operation's, which every message of a failure begins with. Static.
  */
-template <typename body_at>
-uform_status_t operate(char const* name, uform_stream_t* opaque, body_at&& body) noexcept {
+template <typename body_at> uform_status_t operate(char const* name, uform_stream_t* opaque, body_at&& body) noexcept {
     return guard([&] {
         stream& on = stream::of(opaque);
         on.operation = name;

@@ -21,7 +21,8 @@ template <unsigned team_ak, unsigned vectors_ak> struct row_share {
     static constexpr unsigned teams = threads_k / team_ak;
 
     /** Calls `body(v, first)` for each of this thread's vectors, `first` being its first place in the row. */
-    template <typename body_at> static __device__ __forceinline__ void for_vectors(std::uint32_t hidden, body_at&& body) {
+    template <typename body_at>
+    static __device__ __forceinline__ void for_vectors(std::uint32_t hidden, body_at&& body) {
 #pragma unroll
         for (unsigned v = 0; v != vectors_ak; ++v) {
             unsigned const first = (threadIdx.x % team_ak + v * team_ak) * lanes_k;
@@ -30,7 +31,8 @@ template <unsigned team_ak, unsigned vectors_ak> struct row_share {
         }
     }
 
-    /** The sum over the team. @param scratch [teams of warps] in shared memory, free when the next barrier is passed. */
+    /** The sum over the team. @param scratch [teams of warps] in shared memory, free when the next barrier is passed.
+     */
     static __device__ __forceinline__ float sum(float value, float* scratch) {
         if constexpr (team_ak == warp_k)
             return sum_warp(value);

@@ -146,8 +146,7 @@ struct span_share {
     __device__ span_share(uform_parameter_span_t const& span, step_factors const& factors)
         : offset(span.offset), end(span.offset + span.count), decay(span.decay != 0 ? factors.decay : 0.f),
           minimum(span.minimum), maximum(span.maximum) {
-        bool const copied =
-            span.kind == uform_parameter_kind_matrix_k || span.kind == uform_parameter_kind_embedding_k;
+        bool const copied = span.kind == uform_parameter_kind_matrix_k || span.kind == uform_parameter_kind_embedding_k;
         working = copied ? static_cast<__nv_bfloat16*>(span.working) : nullptr;
     }
 };

@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(threads_k)
 }
 
 /** Rows of patches that are not shown, or past the count, become zero. */
-__global__ void __launch_bounds__(threads_k)
-    gather_gradients(uform_patches_t patches, __nv_bfloat16* __restrict__ to) {
+__global__ void __launch_bounds__(threads_k) gather_gradients(uform_patches_t patches, __nv_bfloat16* __restrict__ to) {
     std::uint32_t const patch = row_of_thread();
     if (patch >= patches.active)
         return;

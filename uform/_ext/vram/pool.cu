@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(threads_k) find_segments(uform_columns_t colum
 
 constexpr unsigned pool_threads_k = 512;
 
-/** How the threads of a block share out a bag: `wide` of them have a row's vectors, `groups` of those every so many rows. */
+/** How the threads of a block share out a bag: `wide` of them have a row's vectors, `groups` of those every so many
+ * rows. */
 struct pool_shape {
     unsigned wide, groups;
 

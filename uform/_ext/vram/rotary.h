@@ -13,8 +13,8 @@ enum class rotary_direction { forward, backward };
 
 /**
  *  Turns the queries and keys of every column in place; backward turns their gradients back. An axis with n pairs turns
- *  the pair (j, j + 32) of a head of 64 by position * 10000^(-j / n); one axis has all 32 pairs, two have 16 each, three
- *  have 8, 12 and 12.
+ *  the pair (j, j + 32) of a head of 64 by position * 10000^(-j / n); one axis has all 32 pairs, two have 16 each,
+ * three have 8, 12 and 12.
  *  @param qkv [active, 3 * heads * 64]: queries, keys, values. Rows past the count are left alone.
  */
 void launch_rotary(stream const&, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,

@@ -14,13 +14,13 @@ namespace uform::vram {
 /** The order of work on one device of the process; several streams may share a GPU. */
 struct stream {
     cudaStream_t handle = nullptr;
-    int device = 0;                        // of the CUDA runtime
-    int multiprocessors = 0;               // of the GPU
-    int gpu_class = 0;                     // uform_gpu_class_t that every device of the backend dispatches as
-    std::uint32_t place = 0;               // among the devices of the process
-    cudaEvent_t reached = nullptr;         // by which streams wait for each other
-    void* bounce = nullptr;                // [bounce_bytes_k] where a pair of GPUs can not read each other, else null
-    char const* operation = "VRAM";        // the one that runs, for messages
+    int device = 0;                 // of the CUDA runtime
+    int multiprocessors = 0;        // of the GPU
+    int gpu_class = 0;              // uform_gpu_class_t that every device of the backend dispatches as
+    std::uint32_t place = 0;        // among the devices of the process
+    cudaEvent_t reached = nullptr;  // by which streams wait for each other
+    void* bounce = nullptr;         // [bounce_bytes_k] where a pair of GPUs can not read each other, else null
+    char const* operation = "VRAM"; // the one that runs, for messages
 
     static stream& of(uform_stream_t* opaque) noexcept { return *reinterpret_cast<stream*>(opaque); }
 };

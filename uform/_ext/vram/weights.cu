@@ -8,7 +8,8 @@ namespace {
 
 constexpr unsigned threads_k = 256;
 
-__global__ void __launch_bounds__(threads_k) round_values(float const* plain, __nv_bfloat16* working, std::size_t count) {
+__global__ void __launch_bounds__(threads_k)
+    round_values(float const* plain, __nv_bfloat16* working, std::size_t count) {
     std::size_t const first = (std::size_t(blockIdx.x) * threads_k + threadIdx.x) * lanes_k;
     if (first + lanes_k <= count) {
         store8(working + first, narrow(load8(plain + first)));

@@ -1,0 +1,31 @@
+"""What every GPU test shares: the executors, and the record of a run (`--record FILE`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import uform
+from tests.gpu.record import outcomes, write_record
+
+
+@pytest.fixture(scope="session")
+def gpu() -> uform.Executor:
+    return uform.Executor.for_vram([0])
+
+
+@pytest.fixture(scope="session")
+def ram() -> uform.Executor:
+    return uform.Executor.for_ram()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "call" or report.outcome != "passed":
+        outcomes[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--record")
+    if path is not None:
+        write_record(Path(path))
