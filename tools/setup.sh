@@ -46,7 +46,7 @@ set_up() {
     stamp=$root/.venv/stamp-$group
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$group")" ]; then
         say "installing what '$group' needs"
-        pip_install 'setuptools>=77' 'Cython>=3.1'
+        pip_install 'setuptools>=77' 'Cython>=3.3.1'
         install_for_vram
         "$python" setup.py -q build_ext --inplace
         pip_install --no-build-isolation -e ".[$group]"

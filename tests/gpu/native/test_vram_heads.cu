@@ -11,7 +11,8 @@ constexpr std::uint32_t first_k = 4;
 constexpr std::uint32_t beyond_k = 6; // rows of other modalities behind
 
 std::vector<float> part(std::vector<float> const& values, std::size_t first, std::size_t count) {
-    return {values.begin() + static_cast<std::ptrdiff_t>(first), values.begin() + static_cast<std::ptrdiff_t>(first + count)};
+    return {values.begin() + static_cast<std::ptrdiff_t>(first),
+            values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
 /** What a head answers: the loss, the gradients of its rows, and of its weights without what was there before. */
@@ -31,7 +32,8 @@ struct products {
         for (std::size_t row = 0; row != count; ++row)
             for (std::size_t output = 0; output != outputs; ++output) {
                 double const exact = gradients[row * outputs + output];
-                double const value = coarse ? double(__bfloat162float(__float2bfloat16(static_cast<float>(exact)))) : exact;
+                double const value =
+                    coarse ? double(__bfloat162float(__float2bfloat16(static_cast<float>(exact)))) : exact;
                 for (std::size_t i = 0; i != hidden; ++i) {
                     rows[row * hidden + i] += value * weights[output * hidden + i];
                     weight[output * hidden + i] += value * states[row * hidden + i];
@@ -112,7 +114,8 @@ bool same_answers(answers const& one, answers const& two) {
 void check_bytes_head(std::uint32_t count, std::uint32_t hidden, bool backward, float sharpness) {
     random_values random(8 + count);
     std::vector<float> const states = rounded(random.normal(std::size_t(count) * hidden));
-    std::vector<float> const table = rounded(random.normal(std::size_t(260) * hidden, sharpness / std::sqrt(float(hidden))));
+    std::vector<float> const table =
+        rounded(random.normal(std::size_t(260) * hidden, sharpness / std::sqrt(float(hidden))));
     std::vector<std::uint8_t> targets(count);
     for (auto& target : targets)
         target = static_cast<std::uint8_t>(random.below(256));
@@ -133,7 +136,8 @@ void check_bytes_head(std::uint32_t count, std::uint32_t hidden, bool backward, 
         head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
         once(mode, "bytes_head", [&] { require(vram::bytes_head(stream(), &head), "bytes_head"); });
         answers got = arrays.take(backward ? count : 0, hidden, std::size_t(256) * hidden);
-        for (float const beyond : part(arrays.weight_gradient.download(), std::size_t(256) * hidden, std::size_t(4) * hidden))
+        for (float const beyond :
+             part(arrays.weight_gradient.download(), std::size_t(256) * hidden, std::size_t(4) * hidden))
             got.guarded = got.guarded && beyond == before_k;
         got.guarded = got.guarded && workspace.guarded();
         return got;
@@ -169,10 +173,12 @@ template <typename element_at> std::vector<element_at> random_elements(random_va
 }
 
 template <typename element_at>
-void check_patches_head(std::uint32_t element, std::uint32_t count, std::uint32_t hidden, std::uint32_t width, bool backward) {
+void check_patches_head(std::uint32_t element, std::uint32_t count, std::uint32_t hidden, std::uint32_t width,
+                        bool backward) {
     random_values random(9 + count);
     std::vector<float> const states = rounded(random.normal(std::size_t(count) * hidden));
-    std::vector<float> const weights = rounded(random.normal(std::size_t(width) * hidden, 1 / std::sqrt(float(hidden))));
+    std::vector<float> const weights =
+        rounded(random.normal(std::size_t(width) * hidden, 1 / std::sqrt(float(hidden))));
     std::uint32_t const patches = 2 * count + 3;
     std::vector<element_at> values = random_elements<element_at>(random, std::size_t(patches) * width);
     std::vector<std::uint32_t> covered(count);
@@ -252,12 +258,14 @@ void check_cross_entropy(std::uint32_t classes, std::size_t count, float magnitu
             sum += std::exp(of_row[i] - maximum);
         expected += problem.scale * (maximum + std::log(sum) - of_row[targets[row]]);
         for (std::size_t i = 0; i != classes; ++i)
-            gradient[row * classes + i] = problem.scale * (std::exp(of_row[i] - maximum) / sum - (i == targets[row] ? 1 : 0));
+            gradient[row * classes + i] =
+                problem.scale * (std::exp(of_row[i] - maximum) / sum - (i == targets[row] ? 1 : 0));
     }
     std::string const name = "cross_entropy " + std::to_string(count) + "x" + std::to_string(classes) + " " + place;
     check(name + " loss", std::fabs(loss.download()[0] - before_k - expected), 1e-5 * std::fabs(expected) + 1e-12);
     if (answer && count)
-        check(name + " gradient", relative_error(place == "apart" ? apart.download() : given.download(), gradient), 1e-4);
+        check(name + " gradient", relative_error(place == "apart" ? apart.download() : given.download(), gradient),
+              1e-4);
     check(name + " guarded", given.guarded() && apart.guarded() && workspace.guarded() && loss.guarded());
 }
 

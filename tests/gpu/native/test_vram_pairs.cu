@@ -1,7 +1,4 @@
 // Prefixes and pairwise losses: all forms, scopes, kinds of negatives, groups and prefixes, and the extremes.
-#include <memory>
-#include <optional>
-
 #include "tests/gpu/native/gpu_check.h"
 
 using namespace gpu_test;
@@ -49,7 +46,7 @@ struct answers {
 
 constexpr float before_k = 0.25f; // in everything that is added to
 
-/** The arrays of one setting as an operation's arguments; `take(values, capacity)` puts them where they are read. */
+/** Both operations' arguments. */
 struct arguments_of {
     uform_prefix_t prefix{};
     uform_pairs_t pairs{};
@@ -128,11 +125,11 @@ answers run_ram(setting const& of, ram_device const& device) {
     device.run(operations.pairs_forward, to.pairs);
     device.run(operations.pairs_backward, to.pairs);
     device.run(operations.prefix_backward, to.prefix);
-    got.gradient.assign(gradient.begin(), gradient.begin() + static_cast<std::ptrdiff_t>(std::size_t(of.units) * of.width));
+    got.gradient.assign(gradient.begin(),
+                        gradient.begin() + static_cast<std::ptrdiff_t>(std::size_t(of.units) * of.width));
     return got;
 }
 
-/** `values` with a slack of NaN, and whatever was there before in what is added to. */
 template <typename value_at> std::vector<value_at> filled(std::size_t count, value_at value) {
     return std::vector<value_at>(count, value);
 }
@@ -152,9 +149,11 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
                     source.begin() + static_cast<std::ptrdiff_t>(std::size_t(slots[i]) * of.stride));
     device_array<std::uint32_t> const counts(std::vector{of.units, rows, of.edges_count()});
     device_array<std::uint32_t> const indices(slots, units_capacity), row_units(of.rows, rows_capacity);
-    device_array<std::uint32_t> const row_groups(of.row_groups, rows_capacity), modalities(of.modalities, units_capacity);
+    device_array<std::uint32_t> const row_groups(of.row_groups, rows_capacity),
+        modalities(of.modalities, units_capacity);
     device_array<std::uint8_t> const sides(of.sides, units_capacity), targets(of.targets, units_capacity);
-    device_array<std::uint32_t> const offsets(edges.offsets, rows_capacity + 1), edge_units(edges.units, edges_capacity);
+    device_array<std::uint32_t> const offsets(edges.offsets, rows_capacity + 1),
+        edge_units(edges.units, edges_capacity);
     device_array<std::uint8_t> const classes(edges.classes, edges_capacity);
     device_array<float> const weights(edges.weights, edges_capacity);
     device_array<float> const temperature(of.log_inverse_temperature), bias(of.bias), scale(std::vector{of.scale()});
@@ -164,7 +163,8 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
     device_array<float> const logs(rows_capacity), forces(rows_capacity);
     device_array<double> const loss(std::vector<double>{before_k});
     device_array<float> const row_losses(filled(rows, before_k), rows_capacity);
-    device_array<float> const temperature_gradient(filled(of.groups, before_k)), bias_gradient(filled(of.groups, before_k));
+    device_array<float> const temperature_gradient(filled(of.groups, before_k)),
+        bias_gradient(filled(of.groups, before_k));
     std::size_t const bytes =
         vram::pairs_workspace_bytes(units_capacity, rows_capacity, edges_capacity, of.width, of.groups);
     device_array<std::uint8_t> workspace(bytes);
@@ -379,7 +379,8 @@ void check_setting(setting const& of, ram_device const& device, bool gpu) {
     check(name + " guarded", got.guarded);
     // Answers lie on top of 0.25 in float32, whose rounding comes on top.
     double const loss_slack = 1e-7;
-    check(name + " loss", std::fabs(got.loss - expected.exact.loss), 1e-3 * std::fabs(expected.exact.loss) + loss_slack);
+    check(name + " loss", std::fabs(got.loss - expected.exact.loss),
+          1e-3 * std::fabs(expected.exact.loss) + loss_slack);
     double const rows_norm = norm_of(expected.row_losses);
     std::vector<double> const rows = expected.row_losses;
     double rows_error = 0;
@@ -415,7 +416,8 @@ void check_setting(setting const& of, ram_device const& device, bool gpu) {
 }
 
 /** Some rows without pairs, some with many; vectors in clusters, so that positives stand out. */
-setting make_setting(std::uint32_t units, std::uint32_t stride, std::uint32_t width, std::uint32_t groups, unsigned seed) {
+setting make_setting(std::uint32_t units, std::uint32_t stride, std::uint32_t width, std::uint32_t groups,
+                     unsigned seed) {
     random_values random(seed);
     setting of;
     of.units = units, of.stride = stride, of.width = width, of.groups = groups;
@@ -480,7 +482,8 @@ void check_all(ram_device const& device, bool gpu) {
             for (std::int32_t scope : {0, 1, 2, 3}) {
                 setting of = make_setting(one.units, one.stride, one.width, one.groups, 7 + one.units);
                 of.form = form, of.scope = scope, of.ambient_weight = scope % 2 ? 0.3f : 1.f;
-                of.name = std::to_string(one.units) + "x" + std::to_string(one.width) + " " + forms[form] + " " + scopes[scope];
+                of.name = std::to_string(one.units) + "x" + std::to_string(one.width) + " " + forms[form] + " " +
+                          scopes[scope];
                 check_setting(of, device, gpu);
             }
     for (std::int32_t form : {1, 2, 3}) {
@@ -488,7 +491,8 @@ void check_all(ram_device const& device, bool gpu) {
         named.form = form, named.negatives = uform_negatives_named_k, named.name = std::string(forms[form]) + " named";
         check_setting(named, device, gpu);
         setting weightless = make_setting(140, 16, 16, 1, 32);
-        weightless.form = form, weightless.ambient_weight = 0, weightless.name = std::string(forms[form]) + " weightless";
+        weightless.form = form, weightless.ambient_weight = 0,
+        weightless.name = std::string(forms[form]) + " weightless";
         check_setting(weightless, device, gpu);
         setting prefix = make_setting(200, 128, 1, 1, 33);
         prefix.form = form, prefix.name = std::string(forms[form]) + " prefix of one";
@@ -579,7 +583,8 @@ void check_large(bool gpu) {
     check("large guarded", got.guarded);
     check("large loss", std::fabs(got.loss - ram.loss), 1e-3 * ram.loss);
     check("large gradient", relative_error(got.gradient, to_double(ram.gradient)), 5e-3);
-    check("large temperature", std::fabs(got.temperature[0] - ram.temperature[0]), 2e-3 * std::fabs(ram.temperature[0]) + 2e-6);
+    check("large temperature", std::fabs(got.temperature[0] - ram.temperature[0]),
+          2e-3 * std::fabs(ram.temperature[0]) + 2e-6);
 }
 
 void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int32_t scope, bool alternating) {
@@ -606,7 +611,8 @@ void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int
         others[unit] = alternating ? unit ^ 1 : (unit + pairs) % units;
     }
     offsets[units] = units;
-    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows), device_groups(groups);
+    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows),
+        device_groups(groups);
     device_array<std::uint32_t> const device_modalities(modalities), device_offsets(offsets), device_others(others);
     device_array<std::uint8_t> const device_sides(sides), device_targets(targets), device_classes(classes);
     device_array<float> const weights(std::vector<float>(units, 1.f)), vectors(source), gradient(source.size());
@@ -627,8 +633,8 @@ void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int
     to.loss = loss.data(), to.row_logs = logs.data(), to.row_forces = forces.data(), to.gradient = gradient.data();
     to.log_inverse_temperature_gradient = temperature_gradient.data(), to.bias_gradient = bias_gradient.data();
     to.workspace = workspace.data(), to.workspace_bytes = bytes;
-    std::string const name = std::string(forms[form]) + " " + scopes[scope] + " N=" + std::to_string(pairs) + " D=" +
-                             std::to_string(width) + (alternating ? " alternating" : "");
+    std::string const name = std::string(forms[form]) + " " + scopes[scope] + " N=" + std::to_string(pairs) +
+                             " D=" + std::to_string(width) + (alternating ? " alternating" : "");
     stopwatch watch;
     double const square = double(pairs) * pairs * width;
     double const share = scope == uform_ambient_scope_cross_modal_k ? 1 : 2;
@@ -644,12 +650,15 @@ void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int
 } // namespace
 
 int main(int count, char** arguments) {
-    // Without a GPU the reference can still be held against RAM.
-    bool const gpu = !(count > 1 && std::string_view(arguments[1]) == "--reference");
+    auto const asked = [&](std::string_view option) {
+        return std::find(arguments + 1, arguments + count, option) != arguments + count;
+    };
+    bool const gpu = !asked("--reference"); // without a GPU the reference can still be held against RAM
     ram_device const device(2);
     check_all(device, gpu);
     check_extremes(device, gpu);
-    check_large(gpu);
+    if (!asked("--small")) // a sanitizer has enough with the rest
+        check_large(gpu);
     if (gpu && wants_bench(count, arguments)) {
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false);
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, true);

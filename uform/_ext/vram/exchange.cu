@@ -75,9 +75,9 @@ template <typename value_at> struct alignas(16) vector_of {
  */
 template <typename value_at>
 __global__ void __launch_bounds__(threads_k)
-    sum_buffers(__grid_constant__ summed_buffers<value_at> const buffers, std::size_t count) {
+    sum_buffers(__grid_constant__ summed_buffers<value_at> const buffers, std::size_t vectors, std::size_t count) {
     using vector = vector_of<value_at>;
-    std::size_t const vectors = count / vector::values, threads = std::size_t(gridDim.x) * threads_k;
+    std::size_t const threads = std::size_t(gridDim.x) * threads_k;
     std::size_t const thread = std::size_t(blockIdx.x) * threads_k + threadIdx.x;
     for (std::size_t place = thread; place < vectors; place += threads) {
         vector sum = reinterpret_cast<vector const*>(buffers.from[0])[place];
@@ -91,21 +91,28 @@ __global__ void __launch_bounds__(threads_k)
         for (std::uint32_t device = 0; device < buffers.to_count; ++device)
             reinterpret_cast<vector*>(buffers.to[device])[place] = sum;
     }
-    std::size_t const rest = vectors * vector::values + thread;
-    if (rest >= count)
-        return;
-    value_at sum = buffers.from[0][rest];
-    for (std::uint32_t device = 1; device < buffers.from_count; ++device)
-        sum += buffers.from[device][rest];
-    for (std::uint32_t device = 0; device < buffers.to_count; ++device)
-        buffers.to[device][rest] = sum;
+    for (std::size_t rest = vectors * vector::values + thread; rest < count; rest += threads) {
+        value_at sum = buffers.from[0][rest];
+        for (std::uint32_t device = 1; device < buffers.from_count; ++device)
+            sum += buffers.from[device][rest];
+        for (std::uint32_t device = 0; device < buffers.to_count; ++device)
+            buffers.to[device][rest] = sum;
+    }
+}
+
+/** Whether every buffer begins where vectors may: a part of a structure need not. */
+template <typename value_at> bool holds_vectors(summed_buffers<value_at> const& buffers) {
+    auto const aligned = [](void const* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; };
+    return std::all_of(buffers.from, buffers.from + buffers.from_count, aligned) &&
+           std::all_of(buffers.to, buffers.to + buffers.to_count, aligned);
 }
 
 template <typename value_at>
 void launch_sum(stream const& stream, summed_buffers<value_at> const& buffers, std::size_t count) {
     unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
     unsigned const blocks = std::min(most, blocks_for(count, threads_k * vector_of<value_at>::values));
-    launch(stream, sum_buffers<value_at>, blocks, threads_k, 0, buffers, count);
+    std::size_t const vectors = holds_vectors(buffers) ? count / vector_of<value_at>::values : 0;
+    launch(stream, sum_buffers<value_at>, blocks, threads_k, 0, buffers, vectors, count);
 }
 
 /** A device's part of the values: every value is summed on one device and written to all. */

@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(bytes_tile::threads_k, 2)
                 unsigned const column = bytes_tile::column_of(across);
                 float const first = logits[down][across][2 * half] * inverse - (column == target ? 1.f : 0.f);
                 float const second = logits[down][across][2 * half + 1] * inverse - (column + 1 == target ? 1.f : 0.f);
-                *reinterpret_cast<__nv_bfloat162*>(to + column) = __floats2bfloat162_rn(factor * first, factor * second);
+                *reinterpret_cast<__nv_bfloat162*>(to + column) =
+                    __floats2bfloat162_rn(factor * first, factor * second);
             }
         }
     }
@@ -245,7 +246,8 @@ std::size_t patches_tiles(std::uint32_t width, std::uint32_t rows) {
     return std::size_t(grid.x) * grid.y;
 }
 
-/** The panel that begins at the first row; a caller moves it on. @param head uform_bytes_head_t or uform_patches_head_t. */
+/** The panel that begins at the first row; a caller moves it on. @param head uform_bytes_head_t or
+ * uform_patches_head_t. */
 template <typename head_at>
 head_panel panel_of(head_at const& head, void const* weight, std::uint32_t outputs, float* weight_gradient,
                     head_workspace const& work) {
@@ -310,15 +312,17 @@ uform_status_t patches_head(uform_stream_t* opaque, uform_patches_head_t const* 
         head_scale const scale{head->scale, head->weight, whole.rows_gradient || whole.weight_gradient};
         with_element(head->element, [&](auto element) {
             using element_t = decltype(element);
-            patch_values<element_t> const values{static_cast<element_t const*>(head->values), head->covered_patches,
-                                                 head->width, {head->multiplier, head->offset}};
-            launch(stream, measure_patches<element_t>, blocks_for(head->active, values_warps_k), values_warps_k * warp_k, 0,
-                   values, head->count, work.values);
+            patch_values<element_t> const values{static_cast<element_t const*>(head->values),
+                                                 head->covered_patches,
+                                                 head->width,
+                                                 {head->multiplier, head->offset}};
+            launch(stream, measure_patches<element_t>, blocks_for(head->active, values_warps_k),
+                   values_warps_k * warp_k, 0, values, head->count, work.values);
             for (head_panel panel = whole; panel.first < head->active; panel.first += head_panel_rows_k) {
                 std::uint32_t const rows = panel_rows(head->active - panel.first);
                 dim3 const grid = patches_grid(head->width, rows);
-                launch(stream, score_patches<element_t>, grid, patches_tile::threads_k, patches_tile::shared_bytes_k, panel,
-                       values, work.values, scale, work.losses);
+                launch(stream, score_patches<element_t>, grid, patches_tile::threads_k, patches_tile::shared_bytes_k,
+                       panel, values, work.values, scale, work.losses);
                 add_losses(stream, work.losses, std::size_t(grid.x) * grid.y, head->scale, 1, head->loss);
                 multiply_gradients(stream, panel, rows);
             }

@@ -43,7 +43,9 @@ struct head_workspace {
     double* losses; // [rows / 64 or more] by tile of rows, or of rows and outputs
     float2* values; // [rows] mean and inverse deviation of what is predicted, where it is normalised
 
-    static constexpr std::uint32_t stride_of(std::uint32_t outputs) { return (outputs + lanes_k - 1) / lanes_k * lanes_k; }
+    static constexpr std::uint32_t stride_of(std::uint32_t outputs) {
+        return (outputs + lanes_k - 1) / lanes_k * lanes_k;
+    }
 
     head_workspace(void* base, std::uint32_t hidden, std::uint32_t outputs, std::uint32_t rows, std::size_t tiles) {
         workspace_parts given(base);
@@ -70,6 +72,7 @@ void multiply_back(stream const&, head_panel const& panel, std::uint32_t rows);
 void multiply_across(stream const&, head_panel const& panel, std::uint32_t rows);
 
 /** *loss += *scale * the sum of `losses`, in their order. @param scale Device-side, or null: `factor` alone counts. */
-void add_losses(stream const&, double const* losses, std::size_t count, float const* scale, double factor, double* loss);
+void add_losses(stream const&, double const* losses, std::size_t count, float const* scale, double factor,
+                double* loss);
 
 } // namespace uform::vram

@@ -17,10 +17,12 @@ __device__ __forceinline__ void multiply(product_tile::sums_t& sums, std::uint32
                                          std::size_t first_column, std::size_t end_column, std::size_t depth,
                                          std::size_t end_depth) {
     unsigned const steps =
-        depth < end_depth ? static_cast<unsigned>(ceil_divide<std::size_t>(end_depth - depth, product_tile::depth_k)) : 0;
+        depth < end_depth ? static_cast<unsigned>(ceil_divide<std::size_t>(end_depth - depth, product_tile::depth_k))
+                          : 0;
     product_tile::multiply<left_ak, right_ak>(sums, shared, steps, [&](std::uint32_t to_left, std::uint32_t to_right) {
         product_tile::load<left_ak, product_tile::rows_k>(to_left, left, first_row, end_row, depth, end_depth);
-        product_tile::load<right_ak, product_tile::columns_k>(to_right, right, first_column, end_column, depth, end_depth);
+        product_tile::load<right_ak, product_tile::columns_k>(to_right, right, first_column, end_column, depth,
+                                                              end_depth);
         depth += product_tile::depth_k;
     });
 }
@@ -55,9 +57,9 @@ __global__ void __launch_bounds__(product_tile::threads_k, 2) back(head_panel pa
     std::size_t const first_column = blockIdx.x * product_tile::columns_k;
     // Past the outputs a line of predictions holds zeros, but the weight has no row there: it is loaded as zeros.
     product_tile::sums_t sums = {};
-    multiply<contiguous::depth, contiguous::rows>(sums, shared_place(shared), {panel.predictions, panel.stride}, first_row,
-                                                  rows, {panel.weight, panel.hidden}, first_column, panel.hidden, 0,
-                                                  panel.outputs);
+    multiply<contiguous::depth, contiguous::rows>(sums, shared_place(shared), {panel.predictions, panel.stride},
+                                                  first_row, rows, {panel.weight, panel.hidden}, first_column,
+                                                  panel.hidden, 0, panel.outputs);
     store(sums, panel.rows_gradient + std::size_t(panel.first) * panel.hidden, panel.hidden, first_row, rows,
           first_column, panel.hidden);
 }
@@ -74,7 +76,8 @@ __global__ void __launch_bounds__(product_tile::threads_k, 2) across(head_panel 
     std::size_t const begin = blockIdx.z * share, end = min(begin + share, rows);
     if (begin >= rows)
         return;
-    std::size_t const first_row = blockIdx.y * product_tile::rows_k, first_column = blockIdx.x * product_tile::columns_k;
+    std::size_t const first_row = blockIdx.y * product_tile::rows_k,
+                      first_column = blockIdx.x * product_tile::columns_k;
     product_tile::sums_t sums = {};
     multiply<contiguous::rows, contiguous::rows>(
         sums, shared_place(shared), {panel.predictions, panel.stride}, first_row, panel.stride,
@@ -98,8 +101,8 @@ __global__ void __launch_bounds__(sum_threads_k) add_parts(head_panel panel) {
     to[0] += sum.x, to[1] += sum.y, to[2] += sum.z, to[3] += sum.w;
 }
 
-__global__ void __launch_bounds__(loss_threads_k) sum_losses(double const* losses, std::size_t count, float const* scale,
-                                                             double factor, double* loss) {
+__global__ void __launch_bounds__(loss_threads_k)
+    sum_losses(double const* losses, std::size_t count, float const* scale, double factor, double* loss) {
     __shared__ double scratch[loss_threads_k / warp_k];
     double sum = 0;
     for (std::size_t i = threadIdx.x; i < count; i += loss_threads_k)
@@ -119,11 +122,11 @@ void multiply_back(stream const& stream, head_panel const& panel, std::uint32_t 
 void multiply_across(stream const& stream, head_panel const& panel, std::uint32_t rows) {
     if (rows == 0)
         return;
-    dim3 const grid(ceil_divide(panel.hidden, product_tile::columns_k), ceil_divide(panel.outputs, product_tile::rows_k),
-                    head_splits_k);
+    dim3 const grid(ceil_divide(panel.hidden, product_tile::columns_k),
+                    ceil_divide(panel.outputs, product_tile::rows_k), head_splits_k);
     launch(stream, across, grid, product_tile::threads_k, product_tile::shared_bytes_k, panel);
-    launch(stream, add_parts, blocks_for(std::size_t(panel.outputs) * panel.hidden, sum_threads_k * 4), sum_threads_k, 0,
-           panel);
+    launch(stream, add_parts, blocks_for(std::size_t(panel.outputs) * panel.hidden, sum_threads_k * 4), sum_threads_k,
+           0, panel);
 }
 
 void add_losses(stream const& stream, double const* losses, std::size_t count, float const* scale, double factor,

@@ -40,7 +40,7 @@ struct mma_tile {
 
     static constexpr unsigned warp_rows_k = rows_ak / warps_down_ak;
     static constexpr unsigned warp_columns_k = columns_ak / warps_across_ak;
-    static constexpr unsigned downs_k = warp_rows_k / 16;     // products of a warp below each other
+    static constexpr unsigned downs_k = warp_rows_k / 16;      // products of a warp below each other
     static constexpr unsigned acrosses_k = warp_columns_k / 8; // beside each other
 
     static constexpr unsigned left_bytes_k = rows_ak * depth_k * 2;
@@ -138,16 +138,16 @@ private:
                     load_matrices(a[down], left + chunk_at<left_ak, rows_ak>(row + down * 16 + lane_ % 16,
                                                                              depth / 8 + lane_ / 16));
                 else
-                    load_matrices_transposed(
-                        a[down], left + chunk_at<left_ak, rows_ak>(depth + lane_ % 8 + lane_ / 16 * 8,
-                                                                   (row + down * 16) / 8 + lane_ / 8 % 2));
+                    load_matrices_transposed(a[down],
+                                             left + chunk_at<left_ak, rows_ak>(depth + lane_ % 8 + lane_ / 16 * 8,
+                                                                               (row + down * 16) / 8 + lane_ / 8 % 2));
             }
 #pragma unroll
             for (unsigned pair = 0; pair != acrosses_k / 2; ++pair) {
                 if constexpr (right_ak == contiguous::depth)
-                    load_matrices(b[pair],
-                                  right + chunk_at<right_ak, columns_ak>(column + pair * 16 + lane_ % 8 + lane_ / 16 * 8,
-                                                                         depth / 8 + lane_ / 8 % 2));
+                    load_matrices(
+                        b[pair], right + chunk_at<right_ak, columns_ak>(column + pair * 16 + lane_ % 8 + lane_ / 16 * 8,
+                                                                        depth / 8 + lane_ / 8 % 2));
                 else
                     load_matrices_transposed(
                         b[pair], right + chunk_at<right_ak, columns_ak>(depth + lane_ % 16,

@@ -1,8 +1,8 @@
 /**
  *  Pairwise losses on a GPU. Units are put in an order of places, so that those that see each other as ambient lie
- *  together; scores are computed tile by tile of 128 by 128 places, and a tile that holds no pair is passed over. A tile
- *  of rows I and candidates J with I <= J serves both directions: what the bags of I see in those of J, and the other
- *  way round. Named pairs (edges) are scored one by one in float32; a tile leaves them out before the exponential.
+ *  together; scores are computed tile by tile of 128 by 128 places, and a tile that holds no pair is passed over. A
+ * tile of rows I and candidates J with I <= J serves both directions: what the bags of I see in those of J, and the
+ * other way round. Named pairs (edges) are scored one by one in float32; a tile leaves them out before the exponential.
  *
  *  Forward sums exponentials tile by tile and merges them in the order of tiles. Backward goes through square blocks of
  *  places: the block's coefficients, d loss / d (dot product), go as bfloat16 into a panel that stays in the L2 cache,
@@ -35,7 +35,8 @@ inline constexpr std::uint32_t no_row_k = UINT32_MAX;
 inline constexpr std::uint32_t keys_k = 32;
 inline constexpr std::uint32_t key_chunk_k = 256;
 
-/** Bits of `look` and `face` that no scope uses: everyone's face has the first, and a place without a unit the second. */
+/** Bits of `look` and `face` that no scope uses: everyone's face has the first, and a place without a unit the second.
+ */
 inline constexpr std::uint32_t everyone_k = 1u << 30;
 inline constexpr std::uint32_t absent_k = 1u << 31;
 
@@ -49,10 +50,11 @@ struct visibility {
 
 /** How a place's dot products become what the loss is made of, x = slope * dot + offset, to base 2. */
 struct row_terms {
-    float slope;  // tau log2(e)
-    float offset; // forward: beta log2(e). Backward, softmax: log2 of tau * scale * what the exponential is multiplied by
-    float gain;   // backward, sigmoid: ambient weight * tau * scale
-    float weight; // alignment
+    float slope; // tau log2(e)
+    float
+        offset; // forward: beta log2(e). Backward, softmax: log2 of tau * scale * what the exponential is multiplied by
+    float gain; // backward, sigmoid: ambient weight * tau * scale
+    float weight; // of a tile, in shared memory: see `take_shared` of backward
 };
 
 /** A row's sum of kappa 2^x kept by its largest x (softmax), or {0, a plain sum} (sigmoid). */
@@ -115,9 +117,9 @@ struct problem {
     std::uint32_t* named_tiles; // [tiles, words] a bit where the tile (row: the lesser) holds a named pair
     // by row
     std::uint32_t* row_places;
-    double* row_values;        // forward: its loss
-    row_gradients* gradients;  // backward
-    float* row_centers;        // backward: the dot product about which sums are taken
+    double* row_values;       // forward: its loss
+    row_gradients* gradients; // backward
+    float* row_centers;       // backward: the dot product about which sums are taken
     // by edge, each row's in the order of places
     std::uint32_t* named_places;
     std::uint32_t* named_edges;

@@ -70,7 +70,8 @@ __device__ __forceinline__ void store_row(backward_memory& memory, unsigned row,
         memory.by_row[score_tile::warp_across()][row] = {sums.plain, sums.by_dot};
 }
 
-__device__ __forceinline__ void store_column(backward_memory& memory, unsigned column, running_sums sums, float factor) {
+__device__ __forceinline__ void store_column(backward_memory& memory, unsigned column, running_sums sums,
+                                             float factor) {
     sums.plain = over_column(sums.plain, add{}) * factor, sums.by_dot = over_column(sums.by_dot, add{}) * factor;
     if (score_tile::lane() < 4)
         memory.by_column[score_tile::warp_down()][column] = {sums.plain, sums.by_dot};
@@ -213,7 +214,8 @@ __device__ __forceinline__ void store_panel(problem const& p, block_view const& 
         p.panel + std::size_t(tile.i - block.first_i) * tile_k * p.panel_stride + (tile.j - block.first_j) * tile_k;
     for (unsigned at = threadIdx.x; at < tile_k * chunks_k; at += score_tile::threads_k) {
         unsigned const row = at / chunks_k, column = at % chunks_k * lanes_k;
-        store8(to + std::size_t(row) * p.panel_stride + column, load8(&memory.coefficients[value_place(row, column, tile_k)]));
+        store8(to + std::size_t(row) * p.panel_stride + column,
+               load8(&memory.coefficients[value_place(row, column, tile_k)]));
     }
 }
 
@@ -264,7 +266,8 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p
         if (tile.has_ambient()) {
             take_ambient<sigmoid_ak>(p, block, tile, shared);
         } else {
-            for (unsigned at_value = threadIdx.x * lanes_k; at_value < tile_k * tile_k; at_value += score_tile::threads_k * lanes_k)
+            for (unsigned at_value = threadIdx.x * lanes_k; at_value < tile_k * tile_k;
+                 at_value += score_tile::threads_k * lanes_k)
                 store8(&memory.coefficients[at_value], zero8());
             __syncthreads();
         }
@@ -351,8 +354,8 @@ __device__ __forceinline__ void merge_sums(problem const& p, block_view const& b
  *  coefficients times the rows. A block of threads makes one tile of one of them, over all of the panel's depth.
  *  @param first_side 0: rows, 1: columns; blockIdx.z counts on from it.
  */
-__global__ void __launch_bounds__(score_tile::threads_k, 2) multiply_panel(problem p, block_view block,
-                                                                           unsigned first_side) {
+__global__ void __launch_bounds__(score_tile::threads_k, 2)
+    multiply_panel(problem p, block_view block, unsigned first_side) {
     extern __shared__ __align__(128) std::byte shared[];
     bool const columns = first_side + blockIdx.z == 1;
     std::uint32_t const own = blockIdx.y;
@@ -412,9 +415,10 @@ void pull(stream const& stream, problem const& p, extents const&) {
     for (std::uint32_t i = 0; i < p.tiles; i += block_tiles_k) {
         for (std::uint32_t j = i; j < p.tiles; j += block_tiles_k) {
             block_view const block{i, j, side};
-            std::uint32_t const down = std::min(block_tiles_k, p.tiles - i), across = std::min(block_tiles_k, p.tiles - j);
-            launch(stream, fill, std::min(2 * most, down * across), score_tile::threads_k, score_tile::shared_bytes_k, p,
-                   block);
+            std::uint32_t const down = std::min(block_tiles_k, p.tiles - i),
+                                across = std::min(block_tiles_k, p.tiles - j);
+            launch(stream, fill, std::min(2 * most, down * across), score_tile::threads_k, score_tile::shared_bytes_k,
+                   p, block);
             dim3 grid(ceil_divide(p.width, tile_k), std::max(down, across), i == j ? 1 : 2);
             launch(stream, multiply_panel, grid, score_tile::threads_k, score_tile::shared_bytes_k, p, block, 0u);
             if (i == j) // rows and columns are the same places: one after the other

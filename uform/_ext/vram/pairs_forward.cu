@@ -250,7 +250,8 @@ void sum_ambient(stream const& stream, problem const& p, extents const&) {
     for (std::uint32_t i = 0; i < p.tiles; i += span_tiles_k) {
         for (std::uint32_t j = i; j < p.tiles; j += span_tiles_k) {
             span_view const span{i, j, side};
-            std::uint32_t const down = std::min(span_tiles_k, p.tiles - i), across = std::min(span_tiles_k, p.tiles - j);
+            std::uint32_t const down = std::min(span_tiles_k, p.tiles - i),
+                                across = std::min(span_tiles_k, p.tiles - j);
             unsigned const blocks = std::min(2u * static_cast<unsigned>(stream.multiprocessors), down * across);
             launch(stream, kernel, blocks, score_tile::threads_k, score_tile::shared_bytes_k, p, span);
             dim3 const merge(std::max(down, across) * (tile_k / warp_k), i == j ? 1 : 2);

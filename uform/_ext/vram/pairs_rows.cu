@@ -142,7 +142,8 @@ __global__ void __launch_bounds__(threads_k) put_temperatures(problem p) {
 }
 
 /** What forward leaves of a row: `force` is RANKED's A, or BALANCED's log of the sum without the attracted pairs, from
- *  which backward finds small forces of a row that its positive dominates: one float32 logarithm of all can not tell. */
+ *  which backward finds small forces of a row that its positive dominates: one float32 logarithm of all can not tell.
+ */
 struct row_answer {
     double loss, log, force;
 };
@@ -150,8 +151,8 @@ struct row_answer {
 __device__ row_answer score_balanced(row_view const& row) {
     exponential_sum const negatives = row.sum_negatives(), all = row.add_attracted(negatives);
     double const log = all.log();
-    double const loss = row.sum_attracted(
-        [&](double weight, double score) { return weight / row.attraction * (log - score); });
+    double const loss =
+        row.sum_attracted([&](double weight, double score) { return weight / row.attraction * (log - score); });
     return {loss, log, negatives.log()};
 }
 
@@ -160,10 +161,10 @@ __device__ row_answer score_ranked(row_view const& row) {
     if (negatives.empty())
         return {0, -INFINITY, 0};
     double const log = negatives.log();
-    double const loss = row.sum_attracted(
-        [&](double weight, double score) { return weight / row.attraction * softplus(log - score); });
-    double const force = row.sum_attracted(
-        [&](double weight, double score) { return weight / row.attraction * sigmoid(log - score); });
+    double const loss =
+        row.sum_attracted([&](double weight, double score) { return weight / row.attraction * softplus(log - score); });
+    double const force =
+        row.sum_attracted([&](double weight, double score) { return weight / row.attraction * sigmoid(log - score); });
     return {loss, log, force};
 }
 
@@ -254,8 +255,8 @@ __device__ void force_ranked(row_view const& row) {
     double const log = row.p.row_logs[row.row];
     if (log == -INFINITY)
         return put_softmax(row, log, 0, [](std::uint32_t) { return 0.; });
-    double const opposition = row.sum_attracted(
-        [&](double weight, double score) { return weight / row.attraction * sigmoid(log - score); });
+    double const opposition =
+        row.sum_attracted([&](double weight, double score) { return weight / row.attraction * sigmoid(log - score); });
     put_softmax(row, log, opposition, [&](std::uint32_t i) -> double {
         if (row.attracts(i))
             return -row.weight(i) / row.attraction * sigmoid(log - row.score(i));
@@ -298,7 +299,8 @@ __global__ void __launch_bounds__(sum_threads_k) add_groups(problem p) {
             continue;
         row_gradients const named = p.gradients[row];
         coefficient_sums const ambient = p.coefficients[p.row_places[row]];
-        temperature += named.log_inverse_temperature + (double(ambient.by_dot) - double(p.row_centers[row]) * ambient.plain);
+        temperature +=
+            named.log_inverse_temperature + (double(ambient.by_dot) - double(p.row_centers[row]) * ambient.plain);
         bias += named.bias + double(ambient.plain) / tau;
     }
     temperature = sum_block(temperature, scratch[0]);

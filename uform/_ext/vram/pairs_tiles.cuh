@@ -1,4 +1,5 @@
-/** What the kernels over tiles of scores share: which tiles hold pairs, which of their places do, and their products. */
+/** What the kernels over tiles of scores share: which tiles hold pairs, which of their places do, and their products.
+ */
 #pragma once
 
 #include "vram/elementwise.cuh"
