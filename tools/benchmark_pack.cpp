@@ -1,5 +1,5 @@
-// How fast one core turns a tape of texts into packed, staged columns, in gigabytes of text a second: the whole host work
-// of a step on texts, through the run's own code (bags, measure, pack, fill).
+// How fast one core turns a tape of texts into packed, staged columns, in gigabytes of text a second: the whole host
+// work of a step on texts, through the run's own code (bags, measure, pack, fill).
 //
 // Built and run by tools/benchmark_pack.
 #include <algorithm>

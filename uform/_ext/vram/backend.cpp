@@ -160,9 +160,8 @@ char const* backend_gemm(void const* opaque) {
 }
 
 uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made) {
-    return guard([&] {
-        *made = reinterpret_cast<uform_stream_t*>(static_cast<backend const*>(owner)->create_stream(place));
-    });
+    return guard(
+        [&] { *made = reinterpret_cast<uform_stream_t*>(static_cast<backend const*>(owner)->create_stream(place)); });
 }
 
 void stream_destroy(uform_stream_t* opaque) { backend::destroy_stream(reinterpret_cast<stream*>(opaque)); }
