@@ -341,9 +341,11 @@ void test_whole(std::string const& name, block_extents const& extents) {
     check(name + " whole twice the same bits", same);
 
     pair.compare("output", pair.on_vram.output.data(), pair.on_ram.output.data(), extents.hidden, 8);
-    pair.compare("gradient", pair.on_vram.gradient.data(), pair.on_ram.values.gradient.data(), extents.hidden, 8);
+    // A gradient of the whole block passes the values that forward rounded (normed, projected, rotated, probabilities,
+    // attended, mid, normed, gated, product) and then those of backward, one for each of seven.
+    pair.compare("gradient", pair.on_vram.gradient.data(), pair.on_ram.values.gradient.data(), extents.hidden, 16);
     for (std::size_t i = 0; i != weights_k; ++i)
-        pair.compare_gradient(i, 8);
+        pair.compare_gradient(i, 16);
     check(name + " whole guards", pair.on_vram.guarded());
 }
 
