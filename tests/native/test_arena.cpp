@@ -11,10 +11,14 @@
 #include "core/error.h"
 
 // Asking for more than the machine has must answer null here as it does without a sanitizer.
-extern "C" char const* __asan_default_options();
-extern "C" char const* __asan_default_options() { return "allocator_may_return_null=1"; }
-extern "C" char const* __tsan_default_options();
-extern "C" char const* __tsan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" __attribute__((visibility("default"))) char const* __asan_default_options();
+extern "C" __attribute__((visibility("default"))) char const* __asan_default_options() {
+    return "allocator_may_return_null=1";
+}
+extern "C" __attribute__((visibility("default"))) char const* __tsan_default_options();
+extern "C" __attribute__((visibility("default"))) char const* __tsan_default_options() {
+    return "allocator_may_return_null=1";
+}
 
 namespace {
 

@@ -222,13 +222,18 @@ def test_trainers_models_and_executors_give_everything_back(tmp_path: Path) -> N
 
     for _ in range(4):
         live_once()
-    threads, files, before = entries("task"), entries("fd"), resident_bytes()
-    for _ in range(25):
-        live_once()
+    threads, files = entries("task"), entries("fd")
+    grown = []
+    for _ in range(3):
+        before = resident_bytes()
+        for _ in range(25):
+            live_once()
+        grown.append(resident_bytes() - before)
     assert entries("task") == threads
     assert entries("fd") == files
-    # One trainer of this shape plans more than this, so that not even one in 25 may stay.
-    assert resident_bytes() - before < 8 * MEGABYTE
+    # One trainer of this shape plans more than this, so that not even one in 25 may stay. The allocator may keep some
+    # freed memory once, but what is lost is lost in every round.
+    assert min(grown) < 8 * MEGABYTE
 
 
 def test_a_trainer_keeps_its_executor() -> None:

@@ -162,11 +162,9 @@ __device__ __forceinline__ void apply_one(uform_update_t const& update, step_fac
         span.working[place - span.offset] = __float2bfloat16(value);
 }
 
-/** Two values of bfloat16 in the word that they are stored as. */
-__device__ __forceinline__ unsigned rounded_pair(float low, float high) {
-    __nv_bfloat162 const pair = __floats2bfloat162_rn(low, high);
-    return *reinterpret_cast<unsigned const*>(&pair);
-}
+struct alignas(8) bf16x4 {
+    __nv_bfloat162 pairs[2];
+};
 
 /** Four values of one span, which begins on a whole vector. */
 __device__ __forceinline__ void apply_four(uform_update_t const& update, step_factors const& factors,
@@ -182,9 +180,10 @@ __device__ __forceinline__ void apply_four(uform_update_t const& update, step_fa
     *reinterpret_cast<float4*>(update.parameters + place) = value;
     *reinterpret_cast<float4*>(update.first_moment + place) = first;
     *reinterpret_cast<float4*>(update.second_moment + place) = second;
-    if (span.working)
-        *reinterpret_cast<uint2*>(span.working + (place - span.offset)) =
-            make_uint2(rounded_pair(value.x, value.y), rounded_pair(value.z, value.w));
+    if (span.working) {
+        bf16x4 const copy{{__floats2bfloat162_rn(value.x, value.y), __floats2bfloat162_rn(value.z, value.w)}};
+        *reinterpret_cast<bf16x4*>(span.working + (place - span.offset)) = copy;
+    }
 }
 
 /** Values of the flat buffers in order, four a thread at a time; what lies between spans is left alone. */

@@ -26,17 +26,14 @@ __device__ __forceinline__ floatx8 load_scaled(element_at const* row, std::uint3
                                                value_scale scale) {
     floatx8 values;
     if (width % lanes_k == 0) {
-        // Rows then begin on whole vectors; compilers would copy the elements one after another.
-        using words_t = std::conditional_t<sizeof(element_at) == 1, uint2, uint4>;
-        constexpr unsigned loads = sizeof(element_at) * lanes_k / sizeof(words_t);
-        words_t words[loads];
-#pragma unroll
-        for (unsigned i = 0; i != loads; ++i)
-            words[i] = reinterpret_cast<words_t const*>(row + first)[i];
-        element_at const* const elements = reinterpret_cast<element_at const*>(words);
+        // Rows then begin on whole vectors; a vector of bytes is one load, of wider values one or two.
+        struct alignas(sizeof(element_at) * lanes_k < 16 ? sizeof(element_at) * lanes_k : 16) vector {
+            element_at elements[lanes_k];
+        };
+        vector const loaded = *reinterpret_cast<vector const*>(row + first);
 #pragma unroll
         for (unsigned i = 0; i != lanes_k; ++i)
-            values[i] = fmaf(static_cast<float>(elements[i]), scale.multiplier, scale.offset);
+            values[i] = fmaf(static_cast<float>(loaded.elements[i]), scale.multiplier, scale.offset);
         return values;
     }
 #pragma unroll
