@@ -62,6 +62,7 @@ class On:
         self._executor = executor
 
     def __getattr__(self, name: str) -> Any:
+        _refuse_private(name)
         _call_of(self._receiver, name)
         return getattr(self._receiver, name)
 
@@ -70,6 +71,12 @@ class On:
 
     def __repr__(self) -> str:
         return f"<On {self._receiver!r}>"
+
+
+def _refuse_private(name: str) -> None:
+    # No verb is private, whereas copying asks for such names before a receiver has its parts.
+    if name.startswith("_"):
+        raise AttributeError(name)
 
 
 class DeferredOn:
@@ -83,6 +90,7 @@ class DeferredOn:
         self._executor = executor
 
     def __getattr__(self, name: str) -> Callable[..., Deferred[Any]]:
+        _refuse_private(name)
         call = _call_of(self._receiver, name)
         receiver, executor = self._receiver, self._executor
 

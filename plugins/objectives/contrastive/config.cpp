@@ -30,6 +30,7 @@ constexpr double sigmoid_inverse_temperature_k = 10;
 constexpr double sigmoid_bias_k = -10;
 /** A bias is a value of either sign, so a true zero is asked for by a magnitude below this. */
 constexpr double smallest_bias_k = 1e-20;
+constexpr double largest_bias_k = 1e6;
 constexpr int edges_per_segment_k = 4;
 
 /** Derives one configuration; the first refusal keeps its message and later ones are not looked for. */
@@ -97,6 +98,8 @@ private:
     void derive_form() {
         if (!std::isfinite(config_.bias))
             refuse("bias", config_.bias, "it must be finite");
+        if (std::fabs(config_.bias) > largest_bias_k)
+            refuse("bias", config_.bias, "its magnitude must be at most 1e6");
         if (config_.pair_loss == uform_pair_loss_form_derived_k)
             config_.pair_loss = config_.bias != 0                              ? uform_pair_loss_form_sigmoid_k
                                 : config_.negatives == uform_negatives_named_k ? uform_pair_loss_form_ranked_k

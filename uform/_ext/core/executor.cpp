@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include <unistd.h>
+
 namespace uform {
 
 namespace {
@@ -36,6 +38,15 @@ executor::~executor() {
         operations_.backend_destroy(backend_);
 }
 
+/** A child of fork has the executor but none of its threads: waiting for them would never end, so there it is left
+ * alone. */
+std::shared_ptr<executor> executor::shared(executor* made) {
+    return {made, [owner = getpid()](executor* one) {
+                if (getpid() == owner)
+                    delete one;
+            }};
+}
+
 std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, char const* blas_path) {
     if (devices < 1 || devices > most_devices_k)
         fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " virtual devices, not ",
@@ -44,7 +55,7 @@ std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, ch
         fail(uform_status_invalid_argument_k, "threads: between 0 and ", most_threads_k, ", not ", threads);
     std::vector<int32_t> indices(static_cast<size_t>(devices));
     std::iota(indices.begin(), indices.end(), 0);
-    std::shared_ptr<executor> made(
+    std::shared_ptr<executor> made = shared(
         new executor(uform_executor_kind_ram_k, ram_operations(), std::move(indices), static_cast<unsigned>(threads)));
     made->open(blas_path);
     return made;
@@ -57,7 +68,7 @@ std::shared_ptr<executor> executor::for_vram([[maybe_unused]] int32_t const* dev
     std::vector<int32_t> const asked = devices ? std::vector<int32_t>(devices, devices + devices_count) : visible;
     if (asked.empty() || asked.size() > most_devices_k)
         fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " GPUs, not ", asked.size());
-    std::shared_ptr<executor> made(new executor(uform_executor_kind_vram_k, vram_operations(), asked, 0));
+    std::shared_ptr<executor> made = shared(new executor(uform_executor_kind_vram_k, vram_operations(), asked, 0));
     made->open(nullptr);
     return made;
 #else

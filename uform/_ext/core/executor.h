@@ -35,6 +35,7 @@ public:
 private:
     executor(uform_executor_kind_t kind, uform_operations_t const& operations, std::vector<int32_t> devices,
              unsigned threads);
+    static std::shared_ptr<executor> shared(executor* made);
     void open(char const* blas_path);
 
     uform_executor_kind_t kind_;

@@ -15,6 +15,8 @@ constexpr int32_t most_depth_k = 1024;
 // Rotary positions and extents of segments are 16 bits wide.
 constexpr int32_t most_row_columns_k = 65535;
 constexpr int64_t most_device_columns_k = int64_t(1) << 30;
+// Rates and decays past this overflow float32 weights in an update that the gradient's own finiteness lets pass.
+constexpr double most_number_k = 1e6;
 constexpr int32_t most_places_k = int32_t(1) << 24;
 
 #define UFORM_FIELD(type, of, name) {#name, uform_field_type_##type##_k, offsetof(of, name), 0, 0}
@@ -60,6 +62,8 @@ void derive_integer(int32_t& value, int64_t otherwise, int64_t least, int64_t mo
 void derive_number(double& value, double otherwise, char const* name) {
     if (!std::isfinite(value))
         fail(uform_status_invalid_argument_k, name, ": a finite number, not ", value);
+    if (value > most_number_k)
+        fail(uform_status_invalid_argument_k, name, ": at most ", most_number_k, ", not ", value);
     value = value == 0 ? otherwise : value < 0 ? 0 : value;
 }
 
@@ -120,7 +124,10 @@ void derive_optimizer(uform_optimizer_t& optimizer) {
 }
 
 int32_t saved_size(char const* name, json const& saved) {
-    return static_cast<int32_t>(saved.at("network").at(name).as_int64(name));
+    int64_t const value = saved.at("network").at(name).as_int64(name);
+    if (value < 1 || value > INT32_MAX)
+        fail(uform_status_invalid_argument_k, "resume: the checkpoint's ", name, " is ", value);
+    return static_cast<int32_t>(value);
 }
 
 void check_same(char const* name, int32_t given, json const& saved) {
