@@ -81,6 +81,14 @@ class Call:
         numbers: dict[int, int] = {}
         return [numbers.setdefault(word, len(numbers)) for word in words]
 
+    def sides_for(self, trainer: uform.Trainer) -> list[uform.LateInteractionSide] | None:
+        """The sides, where the run reads them: one that reads none refuses them."""
+        run = trainer.describe()
+        scope = run.get("contrastive", {}).get("ambient_scope")
+        if self.sides is None or ("late_interaction" not in run and scope != uform.AmbientScope.CROSS_SIDE):
+            return None
+        return [uform.LateInteractionSide(side) for side in self.sides]
+
     def step(self, trainer: uform.Trainer, **keywords: Any) -> StepAnswer:
         """Runs the step; answers its statistics and the embeddings."""
         stats, arena = uform.TrainerStepStats(), uform.Arena.for_ram()
@@ -89,7 +97,7 @@ class Call:
             self.contents,
             bags=self.bags,
             temperature_groups=self.groups,
-            sides=None if self.sides is None else [uform.LateInteractionSide(side) for side in self.sides],
+            sides=self.sides_for(trainer),
             relations=self.relations,
             arena=arena,
             stats=stats,

@@ -5,6 +5,7 @@ cdef class View:
     """One borrowed buffer, given back when the object goes."""
     cdef Py_buffer c
     cdef bint held
+    cdef object source  # what exports it
 
     @staticmethod
     cdef View borrow(object source)
@@ -21,6 +22,10 @@ cdef class Vector:
 
 
 cdef bint exports_buffer(object source)
+cdef bint makes_array(object source)
+cdef object as_array(object source, str field, str expected)
+cdef object as_float32(object numbers, str field)
 cdef Vector unsigned_vector(object source, int item_bytes, str field)
+cdef Vector enum_vector(object source, object enumeration, str field)
 cdef Vector float_vector(object source, str field)
 cdef View dense_bytes(object source, str field)

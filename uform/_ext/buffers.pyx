@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, boundscheck=False, wraparound=False
 """Buffers of numbers and bytes, borrowed without a copy where their type is already the one asked for."""
 
 from cpython.buffer cimport (
@@ -8,23 +8,21 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
+from libc.math cimport isinf
 from libc.stdint cimport uint32_t, uint64_t
 
-import operator
+from uform._ext.fields cimport as_enum, as_real, as_sequence, as_unsigned
 
 import numpy as np
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+    bint PyFloat_CheckExact(object number)
     bint PyLong_Check(object number)
     bint PyBool_Check(object number)
 
 # What a vector of no numbers points at: a null pointer would say that there is no vector.
 cdef uint64_t nothing = 0
-
-
-# By their bytes, the largest unsigned integers.
-_HIGHEST = {size: 2 ** (8 * size) - 1 for size in (1, 4, 8)}
 
 
 cdef class View:
@@ -35,6 +33,7 @@ cdef class View:
         cdef View view = View.__new__(View)
         PyObject_GetBuffer(source, &view.c, PyBUF_RECORDS_RO)
         view.held = True
+        view.source = source
         return view
 
     def __dealloc__(self):
@@ -81,12 +80,27 @@ cdef Vector _vector_of(View view, bint borrowed):
     return vector
 
 
+cdef object as_array(object source, str field, str expected):
+    """What an object that is an array but no buffer makes of itself."""
+    try:
+        return np.asarray(source)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise TypeError(f"{field} is of type {type(source).__name__}, which gives no array: {error}; expected "
+                        f"{expected}") from error
+
+
+cdef bint makes_array(object source):
+    return hasattr(type(source), "__array__")
+
+
 cdef View _open(object source, str field, str expected):
     """The source as a buffer of one axis, or None where it is a sequence."""
     if not PyObject_CheckBuffer(source):
-        if not hasattr(source, "__array__"):
+        if not makes_array(source):
             return None
-        source = np.asarray(source)
+        source = as_array(source, field, expected)
     cdef View view
     try:
         view = View.borrow(source)
@@ -106,13 +120,50 @@ cdef Vector unsigned_vector(object source, int item_bytes, str field):
     cdef str expected = f"a sequence of int or a buffer of uint{8 * item_bytes}"
     cdef View view = _open(source, field, expected)
     if view is None:
-        return _unsigned_sequence(source, item_bytes, field, expected)
+        return _unsigned_sequence(as_sequence(source, field, expected), item_bytes, field)
+    return _unsigned_buffer(view, item_bytes, field, expected)
+
+
+cdef Vector enum_vector(object source, object enumeration, str field):
+    """Members of an enumeration that counts from 0, as bytes: from a buffer of integers or a sequence of members."""
+    cdef str expected = f"a sequence of {enumeration.__name__} or a buffer of uint8"
+    cdef unsigned char highest = len(enumeration) - 1
+    cdef View view = _open(source, field, expected)
+    if view is None:
+        return _enum_sequence(as_sequence(source, field, expected), enumeration, highest, field)
+    cdef Vector vector = _unsigned_buffer(view, 1, field, expected)
+    cdef const unsigned char* values = <const unsigned char*>vector.data
+    cdef size_t place
+    for place in range(vector.count):
+        if values[place] > highest:
+            as_enum(enumeration, values[place], f"{field}[{place}]")
+    return vector
+
+
+cdef Vector _enum_sequence(tuple members, object enumeration, unsigned char highest, str field):
+    cdef View view = View.borrow(np.empty(len(members), np.uint8))
+    cdef unsigned char* values = <unsigned char*>view.c.buf
+    cdef Py_ssize_t place
+    cdef int overflow = 0
+    cdef long long number
+    for place in range(len(members)):
+        member = members[place]
+        if type(member) is not enumeration and type(member) is not int:
+            member = as_enum(enumeration, member, f"{field}[{place}]")
+        number = PyLong_AsLongLongAndOverflow(member, &overflow)
+        if overflow != 0 or not 0 <= number <= highest:
+            as_enum(enumeration, member, f"{field}[{place}]")  # raises
+        values[place] = <unsigned char>number
+    return _vector_of(view, False)
+
+
+cdef Vector _unsigned_buffer(View view, int item_bytes, str field, str expected):
     cdef char kind = view.kind()
     if kind != c"u" and kind != c"i":
         raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
     if kind == c"u" and view.c.itemsize == item_bytes and view.is_dense():
         return _vector_of(view, True)
-    return _convert_integers(np.asarray(memoryview(source) if exports_buffer(source) else source), item_bytes, field)
+    return _convert_integers(as_array(memoryview(view.source), field, expected), item_bytes, field)
 
 
 cdef object _highest(int item_bytes):
@@ -133,17 +184,9 @@ cdef Vector _convert_integers(object numbers, int item_bytes, str field):
     return _vector_of(View.borrow(np.ascontiguousarray(numbers, dtype=f"u{item_bytes}")), False)
 
 
-cdef Vector _unsigned_sequence(object source, int item_bytes, str field, str expected):
-    if isinstance(source, str):
-        raise TypeError(f"{field} is a str: expected {expected}")
-    try:
-        items = tuple(source)
-    except TypeError:
-        raise TypeError(f"{field} is of type {type(source).__name__}: expected {expected}") from None
-    highest = _highest(item_bytes)
-    array = np.empty(len(items), dtype=f"u{item_bytes}")
-    cdef View view = View.borrow(array)
-    cdef uint64_t limit = highest, number
+cdef Vector _unsigned_sequence(tuple items, int item_bytes, str field):
+    cdef View view = View.borrow(np.empty(len(items), dtype=f"u{item_bytes}"))
+    cdef uint64_t limit = _highest(item_bytes), number
     cdef Py_ssize_t place
     for place in range(len(items)):
         number = _unsigned(items[place], limit, field, place)
@@ -163,36 +206,47 @@ cdef uint64_t _unsigned(object item, uint64_t limit, str field, Py_ssize_t place
         small = PyLong_AsLongLongAndOverflow(item, &overflow)
         if overflow == 0 and small >= 0 and <uint64_t>small <= limit:
             return <uint64_t>small
-    elif PyBool_Check(item) or not hasattr(type(item), "__index__"):
-        raise TypeError(f"{field}[{place}] is {item!r}: expected an int, not {type(item).__name__}")
-    number = operator.index(item)
-    if not 0 <= number <= limit:
-        raise ValueError(f"{field}[{place}] is {number}: expected an int between 0 and {limit}")
-    return number
+    return as_unsigned(item, f"{field}[{place}]", limit)
 
 
 cdef Vector float_vector(object source, str field):
     """float32 numbers from a buffer of floats or a sequence of real numbers."""
     cdef str expected = "a sequence of float or a buffer of float32"
     cdef View view = _open(source, field, expected)
-    if view is not None:
-        if view.kind() != c"f":
-            raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
-        if view.c.itemsize == 4 and view.is_dense():
-            return _vector_of(view, True)
-        numbers = np.asarray(memoryview(source) if exports_buffer(source) else source)
-    else:
-        if isinstance(source, str):
-            raise TypeError(f"{field} is a str: expected {expected}")
-        try:
-            items = list(source)
-            numbers = np.array(items, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise TypeError(f"{field} is {source!r:.80}: expected {expected}") from None
-        if numbers.ndim != 1 or any([isinstance(item, bool) for item in items]):
-            raise TypeError(f"{field} is {source!r:.80}: expected {expected}")
-    with np.errstate(over="ignore"):  # what is too large becomes inf, which is refused where it is used
-        return _vector_of(View.borrow(np.ascontiguousarray(numbers, dtype=np.float32)), False)
+    if view is None:
+        return _float_sequence(as_sequence(source, field, expected), field)
+    if view.kind() != c"f":
+        raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
+    if view.c.itemsize == 4 and view.is_dense():
+        return _vector_of(view, True)
+    numbers = as_array(memoryview(view.source), field, expected)
+    return _vector_of(View.borrow(as_float32(numbers, field)), False)
+
+
+cdef object as_float32(object numbers, str field):
+    """An array of real numbers as float32; a finite one that it does not hold is refused by its place."""
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(numbers, np.float32)
+    lost = np.isinf(converted) & np.isfinite(numbers)
+    if lost.any():
+        place = np.unravel_index(int(lost.argmax()), lost.shape)
+        raise ValueError(f"{field}[{', '.join(map(str, place))}] is {numbers[place]}: expected a float that float32 "
+                         "holds")
+    return converted
+
+
+cdef Vector _float_sequence(tuple items, str field):
+    cdef View view = View.borrow(np.empty(len(items), np.float32))
+    cdef float* values = <float*>view.c.buf
+    cdef Py_ssize_t place
+    cdef double number
+    for place in range(len(items)):
+        item = items[place]
+        number = item if PyFloat_CheckExact(item) else as_real(item, f"{field}[{place}]")
+        values[place] = <float>number
+        if isinf(values[place]) and not isinf(number):
+            raise ValueError(f"{field}[{place}] is {number}: expected a float that float32 holds")
+    return _vector_of(view, False)
 
 
 cdef View dense_bytes(object source, str field):
@@ -203,5 +257,5 @@ cdef View dense_bytes(object source, str field):
     if view.c.itemsize != 1 or view.kind() != c"u":
         raise TypeError(f"{field} holds {_type_name(view)}: expected bytes")
     if not view.is_dense():
-        return View.borrow(bytes(memoryview(source)))
+        return View.borrow(bytes(memoryview(view.source)))
     return view

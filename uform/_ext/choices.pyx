@@ -1,9 +1,11 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False
 """A call's choices and their targets: texts that items are offered, and how likely each should be."""
 
 from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
-from uform._ext.buffers cimport Vector, exports_buffer, float_vector, unsigned_vector
+from uform._ext.buffers cimport Vector, View, exports_buffer, float_vector, unsigned_vector
+from uform._ext.fields cimport as_sequence
 from uform._ext.tape cimport as_tape, encoded, joined
 
 import itertools
@@ -41,11 +43,7 @@ cdef bint _is_text(object entry):
 
 
 cdef int _take_sequence(ChoiceTexts parsed, object choices, size_t items) except -1:
-    try:
-        entries = list(choices)
-    except TypeError:
-        raise TypeError(f"choices is of type {type(choices).__name__}: expected a list of texts, or a list of "
-                        "such lists") from None
+    entries = as_sequence(choices, "choices", "a list of texts, or a list of such lists")
     if all([_is_text(entry) for entry in entries]):
         parsed.texts = joined([encoded(entry, f"choices[{place}]") for place, entry in enumerate(entries)])
         return 0
@@ -63,13 +61,10 @@ cdef int _take_sequence(ChoiceTexts parsed, object choices, size_t items) except
     return 0
 
 
-cdef list _own_choices(object entry, Py_ssize_t place):
+cdef tuple _own_choices(object entry, Py_ssize_t place):
     if _is_text(entry):
         raise TypeError(f"choices[{place}] is a text among lists: expected the choices of item {place}")
-    try:
-        return list(entry)
-    except TypeError:
-        raise TypeError(f"choices[{place}] is of type {type(entry).__name__}: expected a list of texts") from None
+    return as_sequence(entry, f"choices[{place}]", "a list of texts")
 
 
 cdef Vector _offsets_of(list counts):
@@ -96,17 +91,17 @@ cdef int _take_targets(ChoiceTexts parsed, object targets, size_t items) except 
 
 
 cdef int _take_target_rows(ChoiceTexts parsed, object targets, size_t items) except -1:
-    try:
-        rows = list(targets)
-    except TypeError:
-        raise TypeError(f"choice_targets is of type {type(targets).__name__}: expected a list of rows, or a "
-                        "tape") from None
+    rows = as_sequence(targets, "choice_targets", "a list of rows, or a tape (values, offsets)")
     if len(rows) != items:
         raise ValueError(f"choice_targets has {len(rows)} rows: expected {items}, one a content")
-    arrays = []
-    for place, row in enumerate(rows):
-        float_vector(row, f"choice_targets[{place}]")
-        arrays.append(np.asarray(row, np.float32))
-    parsed.targets = float_vector(np.concatenate([*arrays, np.empty(0, np.float32)]), "choice_targets")
-    parsed.target_offsets = _offsets_of([len(array) for array in arrays])
+    cdef list vectors = [float_vector(row, f"choice_targets[{place}]") for place, row in enumerate(rows)]
+    cdef list counts = [(<Vector>vector).count for vector in vectors]
+    cdef View values = View.borrow(np.empty(sum(counts), np.float32))
+    cdef float* to = <float*>values.c.buf
+    cdef Vector row_of
+    for row_of in vectors:
+        memcpy(to, row_of.data, row_of.count * sizeof(float))
+        to += row_of.count
+    parsed.targets = float_vector(values.source, "choice_targets")
+    parsed.target_offsets = _offsets_of(counts)
     return 0

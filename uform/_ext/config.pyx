@@ -1,11 +1,11 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False
 """What configures a run: structures that mirror the C ones field by field. A field left out is zero, which derives."""
 
 cimport cython
 from libc.stdint cimport int32_t
 
 from uform._ext.c_api cimport UFORM_MATRYOSHKA_CAPACITY
-from uform._ext.fields cimport as_double, as_enum, as_int32, as_int64
+from uform._ext.fields cimport as_double, as_enum, as_int32, as_int64, as_sequence, refused
 from uform._ext.record cimport Record, refuse_unknown
 
 from uform._ext.enums import AmbientScope, Negatives, PairLossForm
@@ -25,12 +25,12 @@ The image slice of a `BatchShape`; a zero `patch_side` leaves images out of the 
 
     def __cinit__(
         self,
-        *,
+        *positional,
         patch_side=0,
         channels=0,
         **unknown,
     ):
-        refuse_unknown(ImageShape, unknown)
+        refuse_unknown(ImageShape, positional, unknown)
         self.patch_side = as_int32(patch_side, "ImageShape.patch_side")
         self.channels = as_int32(channels, "ImageShape.channels")
 
@@ -55,14 +55,14 @@ The video slice of a `BatchShape`; a zero `patch_side` leaves video out of the r
 
     def __cinit__(
         self,
-        *,
+        *positional,
         patch_side=0,
         tube_frames=0,
         frame_stride=0,
         channels=0,
         **unknown,
     ):
-        refuse_unknown(VideoShape, unknown)
+        refuse_unknown(VideoShape, positional, unknown)
         self.patch_side = as_int32(patch_side, "VideoShape.patch_side")
         self.tube_frames = as_int32(tube_frames, "VideoShape.tube_frames")
         self.frame_stride = as_int32(frame_stride, "VideoShape.frame_stride")
@@ -89,12 +89,12 @@ The audio slice of a `BatchShape`; a zero `chunk_samples` leaves audio out of th
 
     def __cinit__(
         self,
-        *,
+        *positional,
         chunk_samples=0,
         sample_rate=0,
         **unknown,
     ):
-        refuse_unknown(AudioShape, unknown)
+        refuse_unknown(AudioShape, positional, unknown)
         self.chunk_samples = as_int32(chunk_samples, "AudioShape.chunk_samples")
         self.sample_rate = as_int32(sample_rate, "AudioShape.sample_rate")
 
@@ -108,11 +108,14 @@ cdef object _shape(type shape, object value, str field):
     if value is None or type(value) is shape:
         return value
     if not isinstance(value, tuple):
-        raise TypeError(f"{field} is {value!r}: expected {shape.__name__} or a tuple, not {type(value).__name__}")
+        raise refused(field, value, f"{shape.__name__} or a tuple")
     names = shape._fields
     if len(value) > len(names):
         raise ValueError(f"{field} has {len(value)} fields: {shape.__name__} has {len(names)}: {', '.join(names)}")
-    return shape(**dict(zip(names, value)))
+    try:
+        return shape(**dict(zip(names, value)))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{field}: {error}") from None
 
 
 @cython.final
@@ -140,7 +143,7 @@ What one device's step carries at most, whatever the modality mix, fixed at crea
 
     def __cinit__(
         self,
-        *,
+        *positional,
         max_rows_per_device=0,
         max_segments_per_device=0,
         max_columns_per_row=0,
@@ -151,7 +154,7 @@ What one device's step carries at most, whatever the modality mix, fixed at crea
         audio=None,
         **unknown,
     ):
-        refuse_unknown(BatchShape, unknown)
+        refuse_unknown(BatchShape, positional, unknown)
         self.max_rows_per_device = as_int32(max_rows_per_device, "BatchShape.max_rows_per_device")
         self.max_segments_per_device = as_int32(max_segments_per_device, "BatchShape.max_segments_per_device")
         self.max_columns_per_row = as_int32(max_columns_per_row, "BatchShape.max_columns_per_row")
@@ -203,7 +206,7 @@ How the masked objective corrupts a batch and weighs its heads; every zero deriv
 
     def __cinit__(
         self,
-        *,
+        *positional,
         token_mask_probability=0.0,
         token_mean_span=0.0,
         replace_fraction=0.0,
@@ -217,7 +220,7 @@ How the masked objective corrupts a batch and weighs its heads; every zero deriv
         audio_weight=0.0,
         **unknown,
     ):
-        refuse_unknown(Masking, unknown)
+        refuse_unknown(Masking, positional, unknown)
         self.token_mask_probability = as_double(token_mask_probability, "Masking.token_mask_probability")
         self.token_mean_span = as_double(token_mean_span, "Masking.token_mean_span")
         self.replace_fraction = as_double(replace_fraction, "Masking.replace_fraction")
@@ -248,14 +251,9 @@ cdef object _dimensions(object value, str field):
     """Widths as a tuple, or None."""
     if value is None:
         return None
-    if isinstance(value, (str, bytes)):
-        raise TypeError(f"{field} is {value!r}: expected a sequence of int, not {type(value).__name__}")
-    try:
-        given = tuple(value)
-    except TypeError:
-        raise TypeError(f"{field} is {value!r}: expected a sequence of int, not {type(value).__name__}") from None
-    if len(given) > UFORM_MATRYOSHKA_CAPACITY:
-        raise ValueError(f"{field} has {len(given)} entries: at most {UFORM_MATRYOSHKA_CAPACITY} are scored")
+    if isinstance(value, (bytes, bytearray)):
+        raise refused(field, value, "a sequence of int")
+    given = as_sequence(value, field, "a sequence of int", UFORM_MATRYOSHKA_CAPACITY)
     return tuple([as_int32(width, f"{field}[{place}]") for place, width in enumerate(given)])
 
 
@@ -286,7 +284,7 @@ How the contrastive loss scores the pooled embeddings; every zero derives.
 
     def __cinit__(
         self,
-        *,
+        *positional,
         matryoshka_dimensions=None,
         temperature_groups=0,
         inverse_temperature=0.0,
@@ -298,7 +296,7 @@ How the contrastive loss scores the pooled embeddings; every zero derives.
         ambient_scope=AmbientScope.EVERY,
         **unknown,
     ):
-        refuse_unknown(Contrastive, unknown)
+        refuse_unknown(Contrastive, positional, unknown)
         self.matryoshka_dimensions = _dimensions(matryoshka_dimensions, "Contrastive.matryoshka_dimensions")
         self.temperature_groups = as_int32(temperature_groups, "Contrastive.temperature_groups")
         self.inverse_temperature = as_double(inverse_temperature, "Contrastive.inverse_temperature")
@@ -352,7 +350,7 @@ How the late-interaction loss scores the token vectors of queries and documents;
 
     def __cinit__(
         self,
-        *,
+        *positional,
         weight=0.0,
         width=0,
         inverse_temperature=0.0,
@@ -364,7 +362,7 @@ How the late-interaction loss scores the token vectors of queries and documents;
         pair_loss=PairLossForm.DERIVED,
         **unknown,
     ):
-        refuse_unknown(LateInteraction, unknown)
+        refuse_unknown(LateInteraction, positional, unknown)
         self.weight = as_double(weight, "LateInteraction.weight")
         self.width = as_int32(width, "LateInteraction.width")
         self.inverse_temperature = as_double(inverse_temperature, "LateInteraction.inverse_temperature")
@@ -404,13 +402,13 @@ How the choices loss scores; every zero derives.
 
     def __cinit__(
         self,
-        *,
+        *positional,
         weight=0.0,
         inverse_temperature=0.0,
         label_smoothing=0.0,
         **unknown,
     ):
-        refuse_unknown(Choices, unknown)
+        refuse_unknown(Choices, positional, unknown)
         self.weight = as_double(weight, "Choices.weight")
         self.inverse_temperature = as_double(inverse_temperature, "Choices.inverse_temperature")
         self.label_smoothing = as_double(label_smoothing, "Choices.label_smoothing")
@@ -438,14 +436,14 @@ The learning-rate schedule: a linear warmup to the peak, then a cosine decay to 
 
     def __cinit__(
         self,
-        *,
+        *positional,
         learning_rate=0.0,
         min_learning_rate=0.0,
         warmup_steps=0,
         steps=0,
         **unknown,
     ):
-        refuse_unknown(Schedule, unknown)
+        refuse_unknown(Schedule, positional, unknown)
         self.learning_rate = as_double(learning_rate, "Schedule.learning_rate")
         self.min_learning_rate = as_double(min_learning_rate, "Schedule.min_learning_rate")
         self.warmup_steps = as_int64(warmup_steps, "Schedule.warmup_steps")
@@ -477,7 +475,7 @@ AdamW with decoupled decay on matrices and a bound on the gradient's global norm
 
     def __cinit__(
         self,
-        *,
+        *positional,
         beta1=0.0,
         beta2=0.0,
         epsilon=0.0,
@@ -485,7 +483,7 @@ AdamW with decoupled decay on matrices and a bound on the gradient's global norm
         max_gradient_norm=0.0,
         **unknown,
     ):
-        refuse_unknown(Optimizer, unknown)
+        refuse_unknown(Optimizer, positional, unknown)
         self.beta1 = as_double(beta1, "Optimizer.beta1")
         self.beta2 = as_double(beta2, "Optimizer.beta2")
         self.epsilon = as_double(epsilon, "Optimizer.epsilon")

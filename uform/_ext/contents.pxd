@@ -13,4 +13,4 @@ cdef class Items:
 
 cdef Items parse_items(object modalities, object contents, object bags, object shapes)
 cdef Vector words(object source, size_t count, str field)
-cdef Vector flags(object source, size_t count, int highest, str field)
+cdef Vector flags(object source, size_t count, object enumeration, str field)

@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, boundscheck=False, wraparound=False
 """A call's items: texts, arrays and encoded files, read where they are."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -6,7 +6,16 @@ from cpython.unicode cimport PyUnicode_Check
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 
-from uform._ext.buffers cimport Vector, View, dense_bytes, exports_buffer, unsigned_vector
+from uform._ext.buffers cimport (
+    Vector,
+    View,
+    as_array,
+    dense_bytes,
+    enum_vector,
+    exports_buffer,
+    makes_array,
+    unsigned_vector,
+)
 from uform._ext.c_api cimport (
     uform_content_t,
     uform_element_float32_k,
@@ -14,9 +23,8 @@ from uform._ext.c_api cimport (
     uform_element_uint8_k,
 )
 from uform._ext.decoders cimport decode
+from uform._ext.fields cimport as_sequence
 from uform._ext.tape cimport Tape, as_tape
-
-import numpy as np
 
 from uform._ext.enums import Modality
 
@@ -56,11 +64,11 @@ cdef Items parse_items(object modalities, object contents, object bags, object s
     cdef size_t count
     items.keepers = []
     if tape is None:
-        sequence = _sequence(contents)
+        sequence = as_sequence(contents, "contents", "a list of contents, or a tape (data, offsets)")
         count = len(sequence)
     else:
         count = tape.count
-    items.modalities = flags(modalities, count, AUDIO, "modalities")
+    items.modalities = flags(modalities, count, Modality, "modalities")
     items.c.count = count
     items.c.modalities = <const uint8_t*>items.modalities.data
     items.c.tape_offsets = NULL
@@ -74,14 +82,6 @@ cdef Items parse_items(object modalities, object contents, object bags, object s
     return items
 
 
-cdef tuple _sequence(object contents):
-    try:
-        return tuple(contents)
-    except TypeError:
-        raise TypeError(f"contents is of type {type(contents).__name__}: expected a list of contents, or a tape "
-                        "(data, offsets)") from None
-
-
 cdef Vector words(object source, size_t count, str field):
     """uint32 words, one a content."""
     cdef Vector vector = unsigned_vector(source, sizeof(uint32_t), field)
@@ -90,16 +90,11 @@ cdef Vector words(object source, size_t count, str field):
     return vector
 
 
-cdef Vector flags(object source, size_t count, int highest, str field):
-    """Small enumerations as bytes, one a content."""
-    cdef Vector vector = unsigned_vector(source, sizeof(uint8_t), field)
-    cdef const uint8_t* values = <const uint8_t*>vector.data
-    cdef size_t place
+cdef Vector flags(object source, size_t count, object enumeration, str field):
+    """Members of a small enumeration as bytes, one a content."""
+    cdef Vector vector = enum_vector(source, enumeration, field)
     if vector.count != count:
         raise ValueError(f"{field} has {vector.count} entries: expected {count}, one a content")
-    for place in range(count):
-        if values[place] > highest:
-            raise ValueError(f"{field}[{place}] is {values[place]}: expected a value between 0 and {highest}")
     return vector
 
 
@@ -159,7 +154,7 @@ cdef int _take_text(Items items, size_t place, object text) except -1:
 
 
 cdef View _text_bytes(object text, size_t place):
-    if not exports_buffer(text) and not hasattr(text, "__array__"):
+    if not exports_buffer(text) and not makes_array(text):
         raise TypeError(f"contents[{place}] is of type {type(text).__name__}: expected a text, as str or a "
                         "buffer of bytes")
     return dense_bytes(text, f"contents[{place}]")
@@ -167,11 +162,9 @@ cdef View _text_bytes(object text, size_t place):
 
 cdef int _take_array(Items items, size_t place, object source, object shapes) except -1:
     cdef int modality = items.c.modalities[place]
-    if not exports_buffer(source) and hasattr(source, "__array__"):
-        source = np.asarray(source)
     cdef View view = _array(source, place, modality)
     if view.c.ndim == 1 and view.c.itemsize == 1 and view.kind() == c"u":
-        source = decode(modality, place, memoryview(source), _shape_of(shapes, modality, place))
+        source = decode(modality, place, memoryview(view.source), _shape_of(shapes, modality, place))
         view = _array(source, place, modality)
     _describe(&items.contents[place], view, place, modality)
     items.keepers.append(view)
@@ -188,11 +181,11 @@ cdef object _shape_of(object shapes, int modality, size_t place):
 
 cdef View _array(object source, size_t place, int modality):
     cdef str expected = _ARRAYS[modality][2]
-    if not exports_buffer(source) and hasattr(source, "__array__"):
-        source = np.asarray(source)
     if not exports_buffer(source):
-        raise TypeError(f"contents[{place}] is of type {type(source).__name__}: expected {expected}, or the "
-                        "encoded bytes")
+        if not makes_array(source):
+            raise TypeError(f"contents[{place}] is of type {type(source).__name__}: expected {expected}, or the "
+                            "encoded bytes")
+        source = as_array(source, f"contents[{place}]", expected)
     try:
         return View.borrow(source)
     except (BufferError, ValueError, TypeError) as error:

@@ -1,6 +1,8 @@
 # cython: language_level=3, annotation_typing=False
 """What turns encoded images, videos and clips into arrays, one a modality."""
 
+from uform._ext.fields cimport as_enum
+
 from uform._ext.enums import Modality
 
 cdef dict _decoders = {}
@@ -14,8 +16,13 @@ def set_decoder(modality: Modality, decoder: Callable[[int, Buffer, Mapping[str,
         decoder: takes the item's place in the call, its bytes and the modality's shape as the run derived it
             (`{"patch_side": 16, "channels": 3}`), and answers an array as contents take them; None unsets it. What it
             raises reaches the caller as a ValueError that names the item.
+
+    Raises:
+        ValueError: the modality is TEXT, whose contents are never encoded.
     """
-    modality = Modality(modality)
+    modality = as_enum(Modality, modality, "modality")
+    if modality == Modality.TEXT and decoder is not None:
+        raise ValueError("modality is TEXT: expected IMAGE, VIDEO or AUDIO, since texts are not encoded")
     if decoder is None:
         _decoders.pop(modality, None)
     elif callable(decoder):
@@ -26,7 +33,7 @@ def set_decoder(modality: Modality, decoder: Callable[[int, Buffer, Mapping[str,
 
 def get_decoder(modality: Modality) -> Callable[[int, Buffer, Mapping[str, int]], Buffer] | None:
     """What decodes a modality's encoded contents; None where nothing does."""
-    return _decoders.get(Modality(modality))
+    return _decoders.get(as_enum(Modality, modality, "modality"))
 
 
 cdef object decode(int modality, Py_ssize_t item, object encoded, object shape):

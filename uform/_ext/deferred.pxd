@@ -1,3 +1,6 @@
+from uform._ext.executor cimport Executor
+
+
 cdef class Receiver:
     """An object whose verbs are also offered through `on` and `deferred`."""
-    cdef readonly object executor
+    cdef readonly Executor executor

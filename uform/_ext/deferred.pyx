@@ -1,8 +1,13 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Calls on an executor: blocking ones through `on`, submitted ones through `deferred`."""
 
+from uform._ext.executor cimport Executor
+from uform._ext.fields cimport as_double, refused
+
 import asyncio
+import concurrent.futures
 import functools
+import threading
 import types
 
 
@@ -17,38 +22,57 @@ class Deferred:
     __class_getitem__ = classmethod(types.GenericAlias)
 
     def __init__(self, future: Future[Any]) -> None:
+        if not isinstance(future, concurrent.futures.Future):
+            raise refused("future", future, "a concurrent.futures.Future")
         self._future = future
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits, then answers or raises what the call did.
 
         Args:
-            timeout: the most seconds to wait; None waits until the end.
+            timeout: the most seconds to wait, not at all where it is 0 or less; None waits until the end.
 
         Raises:
             TimeoutError: the call is not done by then; it goes on.
             CancelledError: (of `concurrent.futures`) it was cancelled before it started.
         """
-        return self._future.result(timeout)
+        if timeout is not None:
+            timeout = min(as_double(timeout, "timeout"), threading.TIMEOUT_MAX)
+        return _future_of(self).result(timeout)
 
     def done(self) -> bool:
         """Whether the call has ended, in whichever way."""
-        return self._future.done()
+        return _future_of(self).done()
 
     def cancel(self) -> bool:
         """Cancels the call unless it has started; answers whether it is cancelled."""
-        return self._future.cancel()
+        return _future_of(self).cancel()
 
     def add_done_callback(self, callback: Callable[[Deferred[Any]], object], /) -> None:
         """Has `callback` called with this object when the call is done, at once where it is."""
-        self._future.add_done_callback(lambda _: callback(self))
+        if not callable(callback):
+            raise refused("callback", callback, "a callable (deferred)")
+        _future_of(self).add_done_callback(lambda _: callback(self))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.wrap_future(self._future).__await__()
+        return asyncio.wrap_future(_future_of(self)).__await__()
+
+    def __reduce__(self):
+        raise TypeError("a Deferred cannot be pickled or copied: it waits for a call of this process")
 
     def __repr__(self) -> str:
-        state = "cancelled" if self._future.cancelled() else "done" if self._future.done() else "pending"
+        future = getattr(self, "_future", None)
+        if future is None:
+            return "<Deferred not initialised>"
+        state = "cancelled" if future.cancelled() else "done" if future.done() else "pending"
         return f"<Deferred {state}>"
+
+
+def _future_of(deferred: Deferred) -> Future[Any]:
+    future = getattr(deferred, "_future", None)
+    if future is None:
+        raise ValueError("the Deferred is not initialised: the verbs of deferred(executor) answer them")
+    return future
 
 
 class On:
@@ -62,21 +86,21 @@ class On:
         self._executor = executor
 
     def __getattr__(self, name: str) -> Any:
-        _refuse_private(name)
+        _refuse_private(self, name)
         _call_of(self._receiver, name)
         return getattr(self._receiver, name)
 
     def __dir__(self) -> list[str]:
-        return sorted(self._receiver._calls)
+        return _verbs_of(self)
+
+    def __copy__(self) -> On:
+        return On(self._receiver, self._executor)
+
+    def __reduce__(self):
+        raise _unpicklable(self)
 
     def __repr__(self) -> str:
-        return f"<On {self._receiver!r}>"
-
-
-def _refuse_private(name: str) -> None:
-    # No verb is private, whereas copying asks for such names before a receiver has its parts.
-    if name.startswith("_"):
-        raise AttributeError(name)
+        return _shown_receiver(self)
 
 
 class DeferredOn:
@@ -90,7 +114,7 @@ class DeferredOn:
         self._executor = executor
 
     def __getattr__(self, name: str) -> Callable[..., Deferred[Any]]:
-        _refuse_private(name)
+        _refuse_private(self, name)
         call = _call_of(self._receiver, name)
         receiver, executor = self._receiver, self._executor
 
@@ -102,10 +126,37 @@ class DeferredOn:
         return submit
 
     def __dir__(self) -> list[str]:
-        return sorted(self._receiver._calls)
+        return _verbs_of(self)
+
+    def __copy__(self) -> DeferredOn:
+        return DeferredOn(self._receiver, self._executor)
+
+    def __reduce__(self):
+        raise _unpicklable(self)
 
     def __repr__(self) -> str:
-        return f"<DeferredOn {self._receiver!r}>"
+        return _shown_receiver(self)
+
+
+def _refuse_private(on: On | DeferredOn, name: str) -> None:
+    # No verb is private, whereas copying asks for such names before a receiver has its parts.
+    if name.startswith("_"):
+        raise AttributeError(f"{type(on).__name__} has no attribute {name!r}")
+    if not hasattr(on, "_receiver"):
+        raise AttributeError(f"{name}: the {type(on).__name__} is not initialised: a receiver's own methods make them")
+
+
+def _verbs_of(on: On | DeferredOn) -> list[str]:
+    return sorted(on._receiver._calls) if hasattr(on, "_receiver") else []
+
+
+def _unpicklable(on: On | DeferredOn) -> TypeError:
+    return TypeError(f"{type(on).__name__} cannot be pickled or copied deeply: its receiver lives on devices of this "
+                     "process")
+
+
+def _shown_receiver(on: On | DeferredOn) -> str:
+    return f"<{type(on).__name__} {on._receiver if hasattr(on, '_receiver') else 'not initialised'}>"
 
 
 cdef class Receiver:
@@ -116,9 +167,13 @@ cdef class Receiver:
 
 cdef object _checked(object receiver, object executor):
     """A receiver's memory lies on the devices of the executor it was made on: no other can serve its verbs."""
-    made_on = receiver.executor
-    if type(executor) is not type(made_on):
+    if not isinstance(receiver, Receiver):
+        raise TypeError(f"receiver is of type {type(receiver).__name__}: expected a Trainer or a Model")
+    if not isinstance(executor, Executor):
         raise TypeError(f"executor is of type {type(executor).__name__}: expected an Executor")
+    made_on = receiver.executor
+    if made_on is None:
+        raise ValueError(f"receiver is a {type(receiver).__name__} that is not initialised")
     if executor is not made_on:
         raise ValueError(f"executor is {executor!r}: this {type(receiver).__name__} was made on another, {made_on!r}")
     return receiver

@@ -4,7 +4,7 @@
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memset
 
-from uform._ext.buffers cimport Vector, View, exports_buffer, unsigned_vector
+from uform._ext.buffers cimport Vector, View, as_array, exports_buffer, makes_array, unsigned_vector
 from uform._ext.c_api cimport uform_contrastive_loss, uform_contrastive_loss_t, uform_masked_bytes_loss
 from uform._ext.config cimport Contrastive
 from uform._ext.contents cimport flags, words
@@ -94,10 +94,10 @@ def contrastive(
     form.fill(&problem.contrastive)
     _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
     if modalities is not None:
-        modality_of = flags(modalities, items, max(Modality), "modalities")
+        modality_of = flags(modalities, items, Modality, "modalities")
         problem.modalities = <const uint8_t*>modality_of.data
     if sides is not None:
-        side_of = flags(sides, items, max(LateInteractionSide), "sides")
+        side_of = flags(sides, items, LateInteractionSide, "sides")
         problem.sides = <const uint8_t*>side_of.data
     if temperature_groups is not None:
         group_of = words(temperature_groups, items, "temperature_groups")
@@ -175,17 +175,17 @@ cdef Executor _executor(object executor):
 
 cdef object _matrix(object source, str field):
     """float32 rows end to end: the source itself, or a copy where it has strides."""
-    if not exports_buffer(source) and not hasattr(source, "__array__"):
+    if not exports_buffer(source) and not makes_array(source):
         raise TypeError(f"{field} is of type {type(source).__name__}: expected a float32 array")
-    array = np.asarray(source)
+    array = as_array(source, field, "a float32 array")
     if array.dtype != np.float32:
         raise TypeError(f"{field} has the dtype {array.dtype}: expected float32")
     if array.ndim != 2:
         raise ValueError(f"{field} has {array.ndim} axes: expected 2")
     if array.shape[1] == 0:
         raise ValueError(f"{field} has the shape {array.shape}: expected at least one column")
-    finite = np.isfinite(array).all(axis=1)
+    finite = np.isfinite(array)
     if not finite.all():
-        row = int(finite.argmin())
-        raise ValueError(f"{field}[{row}] is not finite: {array[row]}")
+        row, column = np.unravel_index(int(finite.argmin()), finite.shape)
+        raise ValueError(f"{field}[{row}] is not finite: it has {array[row, column]} in column {column}")
     return np.ascontiguousarray(array)

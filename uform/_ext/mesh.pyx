@@ -1,10 +1,10 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The world of a run: the devices that step together."""
 
 cimport cython
 
 from uform._ext.executor cimport Executor
-from uform._ext.fields cimport as_double, as_enum, as_int32, as_path
+from uform._ext.fields cimport as_double, as_enum, as_int32, as_path, as_str, shown
 from uform._ext.record cimport Record, refuse_unknown
 
 import errno
@@ -31,7 +31,7 @@ How the processes of a run find each other.
 
     def __cinit__(
         self,
-        *,
+        *positional,
         host_domain_index=0,
         host_domain_count=0,
         directory=None,
@@ -39,15 +39,13 @@ How the processes of a run find each other.
         timeout_seconds=0.0,
         **unknown,
     ):
-        refuse_unknown(MeshOptions, unknown)
+        refuse_unknown(MeshOptions, positional, unknown)
         self.host_domain_index = as_int32(host_domain_index, "MeshOptions.host_domain_index")
         self.host_domain_count = as_int32(host_domain_count, "MeshOptions.host_domain_count")
         if directory is not None:
             as_path(directory, "MeshOptions.directory")
         self.directory = directory
-        if job is not None and not isinstance(job, str):
-            raise TypeError(f"MeshOptions.job is {job!r}: expected a str, not {type(job).__name__}")
-        self.job = job
+        self.job = None if job is None else _job_name(job, "MeshOptions.job")
         self.timeout_seconds = as_double(timeout_seconds, "MeshOptions.timeout_seconds")
         _check_options(self)
 
@@ -76,7 +74,7 @@ What a mesh found.
 
     def __cinit__(
         self,
-        *,
+        *positional,
         host_domain_index=0,
         host_domain_count=0,
         devices_per_host=0,
@@ -87,22 +85,22 @@ What a mesh found.
         job=None,
         **unknown,
     ):
-        refuse_unknown(MeshDescription, unknown)
+        refuse_unknown(MeshDescription, positional, unknown)
         self.host_domain_index = as_int32(host_domain_index, "MeshDescription.host_domain_index")
         self.host_domain_count = as_int32(host_domain_count, "MeshDescription.host_domain_count")
         self.devices_per_host = as_int32(devices_per_host, "MeshDescription.devices_per_host")
         self.world_size = as_int32(world_size, "MeshDescription.world_size")
         self.gpu_class = as_enum(GPUClass, gpu_class, "MeshDescription.gpu_class")
         self.multimem_tier = as_enum(MultimemTier, multimem_tier, "MeshDescription.multimem_tier")
-        self.transport = transport
-        self.job = job
+        self.transport = as_str(transport, "MeshDescription.transport")
+        self.job = None if job is None else as_str(job, "MeshDescription.job")
 
 
 @cython.final
 cdef class Mesh:
     """The devices that step together, made by `Mesh.bootstrap`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         raise TypeError("Mesh() is not how meshes are made: use Mesh.bootstrap()")
 
     @classmethod
@@ -131,6 +129,9 @@ cdef class Mesh:
         made.options = options
         return made
 
+    def __reduce__(self):
+        raise TypeError("a Mesh cannot be pickled or copied: each process bootstraps its own")
+
     def describe(self) -> MeshDescription:
         """What the mesh found."""
         if self.executor is None:
@@ -146,6 +147,18 @@ cdef class Mesh:
             transport="in-process",
             job=self.options.job,
         )
+
+
+cdef str _job_name(object value, str field):
+    """A name that a file within the directory can have."""
+    name = as_str(value, field)
+    if "\0" in name or "/" in name:
+        raise ValueError(f"{field} is {shown(name)}: a name holds no NUL and no slash")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{field} is {shown(name)}: no text, {error.reason}") from None
+    return name
 
 
 cdef int _check_options(MeshOptions options) except -1:

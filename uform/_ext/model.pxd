@@ -8,6 +8,7 @@ cdef class Model(Receiver):
     cdef uform_model_t* handle
     cdef dict shapes
     cdef size_t hidden
+    cdef int check_made(self) except -1
     cdef uform_model_t* enter(self) except NULL
     cdef int leave(self) except -1
 

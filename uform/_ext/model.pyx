@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Inference over checkpoints."""
 
 cimport cython
@@ -14,7 +14,7 @@ from uform._ext.c_api cimport (
     uform_model_t,
     uform_string_free,
 )
-from uform._ext.contents cimport parse_items
+from uform._ext.contents cimport Items, parse_items
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path
@@ -37,7 +37,7 @@ cdef class Model(Receiver):
 
     _calls = {"embed": EmbedCall}
 
-    def __init__(self) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         raise TypeError("Model() is not how models are made: use Model.init_ram() or Model.init_vram()")
 
     def __dealloc__(self):
@@ -58,6 +58,9 @@ cdef class Model(Receiver):
     def init_vram(cls, executor: Executor, path: _PathLike, /) -> Model:
         """Opens a checkpoint on GPUs: `init_ram` on a VRAM executor."""
         return _make(uform_executor_kind_vram_k, executor, path)
+
+    def __reduce__(self):
+        raise TypeError("a Model cannot be pickled or copied: it lives on devices; open its checkpoint again")
 
     def on(self, executor: Executor, /) -> On[Model]:
         """A receiver whose verbs block on `executor`."""
@@ -104,17 +107,23 @@ cdef class Model(Receiver):
             self.leave()
 
     def __repr__(self) -> str:
+        if self.executor is None:
+            return "<Model not initialised>"
         return f"<Model hidden={self.hidden} on {self.executor!r}>"
+
+    cdef int check_made(self) except -1:
+        if self.executor is None:
+            raise ValueError("the model is not initialised: use Model.init_ram() or Model.init_vram()")
+        return 0
 
     cdef uform_model_t* enter(self) except NULL:
         """Begins a call; `leave` ends it."""
-        if self.executor is None:
-            raise ValueError("the model is not initialised: use Model.init_ram() or Model.init_vram()")
-        (<Executor>self.executor).enter()
+        self.check_made()
+        self.executor.enter()
         return self.handle
 
     cdef int leave(self) except -1:
-        return (<Executor>self.executor).leave()
+        return self.executor.leave()
 
 
 cdef Model _make(int kind, object executor, object path):
@@ -154,16 +163,20 @@ cdef class EmbedCall:
         arena=None,
         outputs_scalar=Scalar.FLOAT32,
     ) -> None:
-        if model.handle == NULL:
-            raise ValueError("the model is not initialised: use Model.init_ram() or Model.init_vram()")
+        cdef Items items
+        self._release()
+        model.check_made()
         scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
         place = None if arena is None else as_arena(arena)
+        items = parse_items(modalities, contents, bags, model.shapes)
+        self.rows = make_rows(place, &items.c, model.hidden, scalar, &self.output)
         self.model = model
-        self.items = parse_items(modalities, contents, bags, model.shapes)
-        self.rows = make_rows(place, &self.items.c, model.hidden, scalar, &self.output)
+        self.items = items  # last: it tells that the call is prepared
 
     def __call__(self) -> ArenaBuffer:
         cdef uform_model_t* handle
+        if self.items is None:
+            raise ValueError("the call was not prepared, or has run")
         try:
             handle = self.model.enter()
             try:
@@ -177,6 +190,7 @@ cdef class EmbedCall:
 
     def _release(self) -> None:
         """Lets go of all that was borrowed."""
-        self.rows.release()
+        if self.rows is not None:
+            self.rows.release()
         self.items = None
         self.rows = None

@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The keywords of `Trainer.init_ram` and `init_vram` as one C structure."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -7,7 +7,7 @@ from libc.stdlib cimport calloc, free
 from uform._ext.buffers cimport exports_buffer
 from uform._ext.c_api cimport uform_plugin_option_t
 from uform._ext.config cimport BatchShape, Choices, Contrastive, LateInteraction, Masking, Optimizer, Schedule
-from uform._ext.fields cimport as_enum, as_int32, as_path, as_uint64
+from uform._ext.fields cimport as_enum, as_int32, as_path, as_uint64, shown
 from uform._ext.progress cimport as_progress
 
 from collections.abc import Mapping
@@ -85,15 +85,15 @@ cdef int _take_plugins(TrainerOptions options, object plugins) except -1:
         return 0
     if not isinstance(plugins, Mapping):
         raise TypeError(f"plugins is of type {type(plugins).__name__}: expected a mapping from names to configurations")
-    options.plugins = <uform_plugin_option_t*>calloc(len(plugins) + 1, sizeof(uform_plugin_option_t))
+    cdef list given = [(name, plugins[name]) for name in plugins]
+    cdef size_t place
+    options.plugins = <uform_plugin_option_t*>calloc(len(given) + 1, sizeof(uform_plugin_option_t))
     if options.plugins == NULL:
-        raise MemoryError(f"no memory for {len(plugins)} plugins")
-    cdef size_t place = 0
-    for name, config in plugins.items():
+        raise MemoryError(f"no memory for {len(given)} plugins")
+    for place, (name, config) in enumerate(given):
         _take_plugin(options, &options.plugins[place], name, config)
-        place += 1
     options.c.plugins = options.plugins
-    options.c.plugins_count = place
+    options.c.plugins_count = len(given)
     return 0
 
 
@@ -101,8 +101,11 @@ cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, obj
     cdef bytes spelled
     cdef bytes structure
     if not isinstance(name, str) or "\0" in name:
-        raise TypeError(f"plugins has the key {name!r}: expected a plugin's name, a str")
-    spelled = name.encode()
+        raise TypeError(f"plugins has the key {shown(name)}: expected a plugin's name, a str")
+    try:
+        spelled = name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"plugins has the key {shown(name)}: no text, {error.reason}") from None
     options.keepers.append(spelled)
     option.name = spelled
     if config is None:
@@ -122,8 +125,9 @@ cdef bytes _bytes_of(object config, str name):
     cdef Py_buffer view
     try:
         PyObject_GetBuffer(config, &view, PyBUF_SIMPLE)
-    except BufferError as error:
-        raise TypeError(f"plugins[{name!r}] gives no plain buffer: {error}") from None
+    except (BufferError, ValueError) as error:
+        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}, which gives no plain buffer: "
+                        f"{error}") from None
     try:
         return (<const char*>view.buf)[:view.len]
     finally:

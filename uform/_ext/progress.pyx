@@ -1,10 +1,10 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Progress callbacks across the C API."""
 
 from libc.stdint cimport uint64_t
 
 from uform._ext.c_api cimport uform_status_cancelled_k, uform_status_success_k, uform_status_t
-from uform._ext.fields cimport as_uint64
+from uform._ext.fields cimport as_uint64, refused
 from uform._ext.status cimport check
 
 
@@ -30,7 +30,7 @@ cdef class Progress:
 
 cdef Progress as_progress(object callback, object steps):
     if callback is not None and not callable(callback):
-        raise TypeError(f"progress is {callback!r}: expected a callable (done, total), or None")
+        raise refused("progress", callback, "a callable (done, total) or None")
     cdef Progress progress = Progress.__new__(Progress)
     progress.callback = callback
     progress.function = NULL

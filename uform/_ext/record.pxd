@@ -6,4 +6,4 @@ cdef class Record(Fields):
     pass
 
 
-cdef int refuse_unknown(object made, dict given) except -1
+cdef int refuse_unknown(object made, tuple positional, dict given) except -1

@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False
 """Immutable classes of named fields: `_fields` names them in order, and all of them are keywords of the constructor."""
 
 
@@ -46,8 +46,11 @@ cdef bint _is_zero(object value):
     return isinstance(value, (int, float)) and value == 0
 
 
-cdef int refuse_unknown(object made, dict given) except -1:
-    """Raises for keywords that name no field."""
+cdef int refuse_unknown(object made, tuple positional, dict given) except -1:
+    """Raises for values without a name, and for keywords that name no field."""
+    if positional:
+        raise TypeError(f"{made.__name__} takes no positional arguments, not {len(positional)}: name its fields, "
+                        f"{', '.join(made._fields)}")
     for name in given:
         raise TypeError(f"{made.__name__} has no field {name!r}: it has {', '.join(made._fields)}")
     return 0

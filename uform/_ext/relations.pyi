@@ -1,4 +1,4 @@
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from uform._ext.record import Fields
 from uform._types import Buffer, _EdgesLike
@@ -12,6 +12,8 @@ class Edges(Fields):
         ids: Buffer | None = None,
         weights: Buffer | None = None,
     ) -> Edges: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
     offsets: Final[Buffer | None]
     ids: Final[Buffer | None]
     weights: Final[Buffer | None]
@@ -25,6 +27,8 @@ class Relations(Fields):
         repel: _EdgesLike = None,
         ignore: _EdgesLike = None,
     ) -> Relations: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
     attract: Final[Edges | None]
     repel: Final[Edges | None]
     ignore: Final[Edges | None]

@@ -1,13 +1,13 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False
 """What a step reports."""
 
 cimport cython
 from libc.string cimport memset
 
 from uform._ext.c_api cimport uform_trainer_step_stats_t
-from uform._ext.fields cimport as_double, as_uint64
+from uform._ext.fields cimport as_double, as_str, as_uint64, refused, shown
 
-_NAMES = (
+_FIELDS = (
     "step",
     "learning_rate",
     "loss",
@@ -21,20 +21,36 @@ _NAMES = (
     "truncated",
     "dropped",
     "gradient_norm",
+    "extra",
 )
+
+
+cdef str _extra_name(object name):
+    return f"TrainerStepStats.extra[{shown(name)}]"
 
 
 @cython.final
 cdef class TrainerStepStats:
-    """What `step` reports, overwritten by every call it is passed to, every loss its world mean.
+    """TrainerStepStats()\n--\n\n\
+What `step` reports, overwritten by every call it is passed to, every loss its world mean."""
 
-    Attributes:
-        extra: what plugins report, by name.
-    """
-
-    def __cinit__(self):
+    def __cinit__(self, *positional, **keywords):
+        if positional or keywords:
+            raise TypeError("TrainerStepStats takes no arguments: a step fills in its fields")
         memset(&self.c, 0, sizeof(self.c))
-        self.extra = {}
+        self._extra = {}
+
+    @property
+    def extra(self) -> dict[str, float]:
+        """What plugins report, by name."""
+        return self._extra
+
+    @extra.setter
+    def extra(self, value: dict[str, float]) -> None:
+        if not isinstance(value, dict):
+            raise refused("TrainerStepStats.extra", value, "a dict of float by str")
+        self._extra = {as_str(name, "TrainerStepStats.extra has a key that"): as_double(number, _extra_name(name))
+                       for name, number in value.items()}
 
     @property
     def step(self) -> int:
@@ -168,17 +184,21 @@ cdef class TrainerStepStats:
         return TrainerStepStats, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in (*_NAMES, "extra")}
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def __setstate__(self, state: dict[str, object]) -> None:
+        if not isinstance(state, dict):
+            raise refused("state", state, "a dict of the fields")
         for name, value in state.items():
+            if name not in _FIELDS:
+                raise ValueError(f"state has the name {shown(name)}: TrainerStepStats has {', '.join(_FIELDS)}")
             setattr(self, name, value)
 
     cdef void take(self, const uform_trainer_step_stats_t* reported):
         """Overwrites all fields; what the report borrows is copied."""
         cdef size_t place
         self.c = reported[0]
-        self.extra = {reported.extra[place].name.decode(): reported.extra[place].value
-                      for place in range(reported.extra_count)}
+        self._extra = {reported.extra[place].name.decode(): reported.extra[place].value
+                       for place in range(reported.extra_count)}
         self.c.extra = NULL
         self.c.extra_count = 0

@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False, boundscheck=False, wraparound=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, boundscheck=False, wraparound=False
 """Texts end to end, borrowed from who holds them so: `(data, offsets)`, a buffer with `.offsets`, an Arrow array."""
 
 from cpython.buffer cimport PyBUF_READ
@@ -7,7 +7,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from uform._ext.buffers cimport Vector, View, dense_bytes, exports_buffer, unsigned_vector
+from uform._ext.buffers cimport Vector, View, dense_bytes, exports_buffer, makes_array, unsigned_vector
 
 import itertools
 
@@ -65,9 +65,21 @@ cdef Tape as_tape(object texts, str field):
         return _tape_of_arrow(texts, field)
     if exports_buffer(texts) and hasattr(texts, "offsets"):
         return _tape_of(texts, texts.offsets, field)
-    if isinstance(texts, (str, bytes, bytearray, memoryview)):
+    if isinstance(texts, (str, bytes, bytearray, memoryview)) or _is_flat(texts):
         raise TypeError(f"{field} is one {type(texts).__name__}: expected a list of texts, or a tape (data, offsets)")
     return None
+
+
+cdef bint _is_flat(object texts):
+    """Whether it is a buffer of numbers along one axis, whose entries are no texts."""
+    cdef View view
+    if not exports_buffer(texts):
+        return False
+    try:
+        view = View.borrow(texts)
+    except (BufferError, ValueError, TypeError):
+        return False
+    return view.c.ndim == 1 and view.kind() != 0
 
 
 cdef Tape _tape_of(object data, object offsets, str field):
@@ -138,6 +150,8 @@ cdef object encoded(object text, str field):
     """A text's bytes: UTF-8 of a str, a buffer's as they are."""
     cdef View view
     if not isinstance(text, str):
+        if not exports_buffer(text) and not makes_array(text):
+            raise TypeError(f"{field} is of type {type(text).__name__}: expected a text, as str or a buffer of bytes")
         view = dense_bytes(text, field)
         return PyBytes_FromStringAndSize(<const char*>view.c.buf, view.c.len)
     try:

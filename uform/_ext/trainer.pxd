@@ -14,6 +14,10 @@ cdef class Trainer(Receiver):
     cdef dict shapes
     cdef dict parameters
     cdef size_t hidden
+    cdef bint reads_sides
+    cdef bint makes_choices
+    cdef int check_made(self) except -1
+    cdef int check_open(self) except -1
     cdef uform_trainer_t* enter(self) except NULL
     cdef int leave(self) except -1
 

@@ -1,11 +1,11 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Training runs."""
 
 cimport cython
 from libc.stdint cimport int32_t, uint32_t, uint8_t
 from libc.string cimport memset
 
-from uform._ext.buffers cimport Vector, View
+from uform._ext.buffers cimport Vector, View, as_array, as_float32
 from uform._ext.c_api cimport (
     uform_executor_kind_ram_k,
     uform_string_free,
@@ -22,11 +22,11 @@ from uform._ext.c_api cimport (
     uform_executor_kind_vram_k,
     uform_status_t,
 )
-from uform._ext.choices cimport parse_choices
-from uform._ext.contents cimport flags, parse_items, words
+from uform._ext.choices cimport ChoiceTexts, parse_choices
+from uform._ext.contents cimport Items, flags, parse_items, words
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
-from uform._ext.fields cimport as_enum, as_path
+from uform._ext.fields cimport as_enum, as_path, as_str, shown
 from uform._ext.mesh cimport Mesh
 from uform._ext.options cimport TrainerOptions, as_trainer_options
 from uform._ext.progress cimport as_progress
@@ -40,7 +40,7 @@ import json
 import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import LateInteractionSide, Objective, Scalar
+from uform._ext.enums import AmbientScope, LateInteractionSide, Objective, Scalar
 
 _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
@@ -58,7 +58,7 @@ cdef class Trainer(Receiver):
 
     _calls = {"step": StepCall, "save": SaveCall}
 
-    def __init__(self) -> None:
+    def __init__(self, *args, **kwargs) -> None:
         raise TypeError("Trainer() is not how trainers are made: use Trainer.init_vram() or Trainer.init_ram()")
 
     def __dealloc__(self):
@@ -148,6 +148,9 @@ cdef class Trainer(Receiver):
             contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
             progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
 
+    def __reduce__(self):
+        raise TypeError("a Trainer cannot be pickled or copied: it lives on devices; save() writes what resume reads")
+
     def on(self, executor: Executor, /) -> On[Trainer]:
         """A receiver whose verbs block on `executor`."""
         return On(self, executor)
@@ -178,13 +181,14 @@ cdef class Trainer(Receiver):
             modalities: one a content.
             contents: texts, arrays or encoded files; or texts alone as a tape.
             bags: a word a content; equal words share one embedding. None bags each by itself.
-            temperature_groups: one a content; a bag takes its first item's.
-            sides: of late interaction, one a content.
+            temperature_groups: one a content, of the contrastive objective; a bag takes its first item's.
+            sides: one a content, of late interaction and of the ambient scope CROSS_SIDE; a run without either refuses
+                all but NONE.
             choices: texts offered to every text, or a list of its own for each content.
             choice_targets: one row a content, each as long as its choices; an empty one makes none.
             relations: which items attract, repel or ignore which.
             arena: where to answer the embeddings that the loss scored.
-            outputs_scalar: their element type.
+            outputs_scalar: their element type, read with an arena.
             stats: overwritten with what the step reports.
 
         Returns:
@@ -234,9 +238,10 @@ cdef class Trainer(Receiver):
         Returns:
             float32, shaped as `describe()` says.
         """
-        if what not in _READABLE:
-            raise ValueError(f"what is {what!r}: expected one of {', '.join(_READABLE)}")
-        array = np.empty(self._shape_of(name), np.float32)
+        shape = self._shape_of(name)
+        if as_str(what, "what") not in _READABLE:
+            raise ValueError(f"what is {shown(what)}: expected one of {', '.join(_READABLE)}")
+        array = np.empty(shape, np.float32)
         cdef View view = View.borrow(array.reshape(-1))
         cdef bytes spelled = name.encode()
         cdef const char* parameter = spelled
@@ -252,15 +257,24 @@ cdef class Trainer(Receiver):
     def write(self, name: str, array: Buffer) -> None:
         """Overwrites a parameter on every device.
 
+        An infinity and a NaN are written as they are, as what a run that went wrong may hold: the steps that meet them
+        raise FloatingPointError.
+
         Args:
             name: as `describe()["parameters"]` has it.
-            array: of the parameter's shape.
+            array: real numbers of the parameter's shape, which are written as float32.
+
+        Raises:
+            TypeError: the array holds no real numbers: booleans, complex numbers, texts, objects.
+            ValueError: there is no such parameter, the shape is another, or float32 does not hold a finite number.
         """
         shape = self._shape_of(name)
-        values = np.ascontiguousarray(array, np.float32)
-        if np.shape(array) != shape:
-            raise ValueError(f"array has the shape {np.shape(array)}: {name} has {shape}")
-        cdef View view = View.borrow(values.reshape(-1))
+        values = as_array(array, "array", "an array of real numbers")
+        if values.dtype.kind not in "fiu":
+            raise TypeError(f"array is of type {type(array).__name__} and dtype {values.dtype}: expected real numbers")
+        if values.shape != shape:
+            raise ValueError(f"array has the shape {values.shape}: {name} has {shape}")
+        cdef View view = View.borrow(as_float32(values, "array").reshape(-1))
         cdef bytes spelled = name.encode()
         cdef const char* parameter = spelled
         cdef uform_trainer_t* handle = self.enter()
@@ -284,26 +298,39 @@ cdef class Trainer(Receiver):
             self.leave()
 
     def __repr__(self) -> str:
+        if self.executor is None:
+            return "<Trainer not initialised>"
         return f"<Trainer {'closed' if self.handle == NULL else f'hidden={self.hidden}'} on {self.executor!r}>"
 
     def _shape_of(self, name: str) -> tuple[int, ...]:
-        shape = None if self.parameters is None else self.parameters.get(name)
+        self.check_made()
+        shape = self.parameters.get(as_str(name, "name"))
         if shape is None:
-            raise ValueError(f"name is {name!r}: the run has no such parameter")
+            raise ValueError(f"name is {shown(name)}: the run has no such parameter")
         return shape
+
+    cdef int check_made(self) except -1:
+        if self.executor is None:
+            raise ValueError("the trainer is not initialised: use Trainer.init_vram() or Trainer.init_ram()")
+        return 0
+
+    cdef int check_open(self) except -1:
+        self.check_made()
+        if self.handle == NULL:
+            raise ValueError("the trainer is closed")
+        return 0
 
     cdef uform_trainer_t* enter(self) except NULL:
         """Begins a call; `leave` ends it."""
-        if self.executor is None:
-            raise ValueError("the trainer is not initialised: use Trainer.init_vram() or Trainer.init_ram()")
-        (<Executor>self.executor).enter()
+        self.check_made()
+        self.executor.enter()
         if self.handle == NULL:
             self.leave()
             raise ValueError("the trainer is closed")
         return self.handle
 
     cdef int leave(self) except -1:
-        return (<Executor>self.executor).leave()
+        return self.executor.leave()
 
 
 cdef Trainer _make(int kind, object executor, object mesh, dict given):
@@ -334,7 +361,37 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.hidden = description["hidden"]
     made.shapes = description["batch"]
     made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
+    made.reads_sides = _reads_sides(description)
+    made.makes_choices = "choices" in description
     return made
+
+
+cdef bint _reads_sides(dict run):
+    """Whether something in the run reads late-interaction sides; what a third party's plugin reads is not known."""
+    cdef dict contrastive = run.get("contrastive", {})
+    return ("late_interaction" in run or bool(run["plugins"])
+            or contrastive.get("ambient_scope") == AmbientScope.CROSS_SIDE)
+
+
+cdef Vector _sides_of(Trainer trainer, object sides, size_t count):
+    """A step's sides. Those of a run that reads none say something that would be lost."""
+    cdef Vector taken = flags(sides, count, LateInteractionSide, "sides")
+    cdef const uint8_t* members = <const uint8_t*>taken.data
+    cdef size_t place
+    if not trainer.reads_sides:
+        for place in range(count):
+            if members[place] != 0:
+                raise ValueError(f"sides[{place}] is {LateInteractionSide(members[place]).name}: expected NONE, since "
+                                 "the run has neither late interaction nor the ambient scope CROSS_SIDE")
+    return taken
+
+
+cdef ChoiceTexts _choices_of(Trainer trainer, object choices, object targets, size_t count):
+    cdef ChoiceTexts taken = parse_choices(choices, targets, count)
+    if taken is not None and not trainer.makes_choices:
+        raise ValueError(f"choices is of type {type(choices).__name__}: expected None, since the run makes none; a "
+                         "Trainer takes Choices as `choices`")
+    return taken
 
 
 cdef class StepCall:
@@ -356,39 +413,41 @@ cdef class StepCall:
         outputs_scalar=Scalar.FLOAT32,
         stats=None,
     ) -> None:
-        cdef Vector groups, taken
-        if trainer.handle == NULL:
-            raise ValueError("the trainer is closed")
+        cdef Items items
+        cdef Vector groups = None, taken = None
+        self._release()
+        trainer.check_open()
         if relations is not None and not isinstance(relations, Relations):
             raise TypeError(f"relations is of type {type(relations).__name__}: expected Relations, or None")
         if stats is not None and not isinstance(stats, TrainerStepStats):
             raise TypeError(f"stats is of type {type(stats).__name__}: expected TrainerStepStats, or None")
         scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
         place = None if arena is None else as_arena(arena)
-        memset(&self.c, 0, sizeof(self.c))
-        self.trainer = trainer
-        self.stats = stats
-        self.items = parse_items(modalities, contents, bags, trainer.shapes)
-        self.c.items = self.items.c
-        groups = None if temperature_groups is None else words(temperature_groups, self.c.items.count,
-                                                               "temperature_groups")
-        if groups is not None:
+        items = parse_items(modalities, contents, bags, trainer.shapes)
+        self.c.items = items.c
+        if temperature_groups is not None:
+            groups = words(temperature_groups, items.c.count, "temperature_groups")
             self.c.temperature_groups = <const uint32_t*>groups.data
-        taken = None if sides is None else flags(sides, self.c.items.count, max(LateInteractionSide), "sides")
-        if taken is not None:
+        if sides is not None:
+            taken = _sides_of(trainer, sides, items.c.count)
             self.c.sides = <const uint8_t*>taken.data
-        self.choices = parse_choices(choices, choice_targets, self.c.items.count)
+        self.choices = _choices_of(trainer, choices, choice_targets, items.c.count)
         if self.choices is not None:
             self.c.choices = &self.choices.c
         edges = None if relations is None else (<Relations>relations).fill(&self.c.relations)
         self.keepers = groups, taken, edges
         if place is not None:
-            self.rows = make_rows(place, &self.c.items, trainer.hidden, scalar, &self.c.output)
+            self.rows = make_rows(place, &items.c, trainer.hidden, scalar, &self.c.output)
+        self.trainer = trainer
+        self.stats = stats
+        self.items = items  # last: it tells that the call is prepared
 
     def __call__(self) -> ArenaBuffer | None:
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
         cdef uform_trainer_t* handle
+        if self.items is None:
+            raise ValueError("the call was not prepared, or has run")
         try:
             handle = self.trainer.enter()
             try:
@@ -416,13 +475,17 @@ cdef class StepCall:
 cdef class SaveCall:
 
     def __init__(self, Trainer trainer not None, path, /, *, progress=None, progress_steps=0) -> None:
-        self.trainer = trainer
+        trainer.check_open()
         self.path = as_path(path, "path")
         self.progress = as_progress(progress, progress_steps)
+        self.trainer = trainer
 
     def __call__(self) -> None:
-        cdef const char* path = self.path
+        cdef const char* path
         cdef uform_status_t status
+        if self.trainer is None:
+            raise ValueError("the call was not prepared")
+        path = self.path
         cdef uform_trainer_t* handle = self.trainer.enter()
         try:
             with nogil:
