@@ -42,23 +42,53 @@ template <typename body_at> uform_status_t operate(char const* name, uform_strea
     });
 }
 
+namespace detail {
+
+/** Starts a kernel with attributes; more than a block may have without asking is asked for. */
+template <typename... parameters_at, typename... arguments_at>
+void launch(stream const& stream, void (*kernel)(parameters_at...), cudaLaunchConfig_t const& config,
+            arguments_at&&... arguments) {
+    constexpr std::size_t without_asking = 48 * 1024;
+    if (config.dynamicSmemBytes > without_asking)
+        check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(config.dynamicSmemBytes)),
+                   stream);
+    check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<arguments_at&&>(arguments)...), stream);
+}
+
+} // namespace detail
+
 /** Starts a kernel; an empty grid is none. Throws with the operation's name. */
 template <typename... parameters_at, typename... arguments_at>
 void launch(stream const& stream, void (*kernel)(parameters_at...), dim3 grid, dim3 block, std::size_t shared_bytes,
             arguments_at&&... arguments) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
-    constexpr std::size_t without_asking = 48 * 1024;
-    if (shared_bytes > without_asking)
-        check_cuda(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-            stream);
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream.handle;
-    check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<arguments_at&&>(arguments)...), stream);
+    detail::launch(stream, kernel, config, static_cast<arguments_at&&>(arguments)...);
+}
+
+/** The same in clusters of blocks that share their multiprocessors' memory: Hopper and later. */
+template <typename... parameters_at, typename... arguments_at>
+void launch_clusters(stream const& stream, void (*kernel)(parameters_at...), dim3 cluster, dim3 grid, dim3 block,
+                     std::size_t shared_bytes, arguments_at&&... arguments) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return;
+    cudaLaunchAttribute shape{};
+    shape.id = cudaLaunchAttributeClusterDimension;
+    shape.val.clusterDim.x = cluster.x, shape.val.clusterDim.y = cluster.y, shape.val.clusterDim.z = cluster.z;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream.handle;
+    config.attrs = &shape;
+    config.numAttrs = 1;
+    detail::launch(stream, kernel, config, static_cast<arguments_at&&>(arguments)...);
 }
 
 /** Quotient rounded up. */

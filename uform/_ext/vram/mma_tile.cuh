@@ -50,6 +50,10 @@ struct mma_tile {
     /** A thread's part of the product: [down][across][of a 16x8 product, as the instruction has them]. */
     using sums_t = float[downs_k][acrosses_k][4];
 
+    /** The thread's place among those that share the tile, and their barrier. */
+    static __device__ __forceinline__ unsigned thread() { return threadIdx.x; }
+    static __device__ __forceinline__ void sync() { __syncthreads(); }
+
     static __device__ __forceinline__ unsigned lane() { return threadIdx.x % 32; }
     static __device__ __forceinline__ unsigned warp_down() { return threadIdx.x / 32 / warps_across_ak; }
     static __device__ __forceinline__ unsigned warp_across() { return threadIdx.x / 32 % warps_across_ak; }

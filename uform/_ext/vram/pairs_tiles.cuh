@@ -110,9 +110,8 @@ __device__ inline void exclude(problem const& p, std::uint32_t place, std::uint3
         bits[place % tile_k / 32] |= 1u << place % 32;
 }
 
-/** Every thread of the block takes part; a barrier must follow. */
-__device__ inline void exclude_all(problem const& p, tile_pair const& tile, exclusions& to) {
-    unsigned const own = threadIdx.x;
+/** All threads of the tile take part, each at its `own` row and column; a barrier must follow. */
+__device__ inline void exclude_all(problem const& p, tile_pair const& tile, unsigned own, exclusions& to) {
     exclude(p, tile.i * tile_k + own, tile.j, tile.named, to.forth[own]);
     if (!tile.diagonal())
         exclude(p, tile.j * tile_k + own, tile.i, tile.named, to.back[own]);
