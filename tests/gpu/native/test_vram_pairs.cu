@@ -655,10 +655,12 @@ int main(int count, char** arguments) {
     };
     bool const gpu = !asked("--reference"); // without a GPU the reference can still be held against RAM
     ram_device const device(2);
-    check_all(device, gpu);
-    check_extremes(device, gpu);
-    if (!asked("--small")) // a sanitizer has enough with the rest
-        check_large(gpu);
+    if (!asked("--unchecked")) { // for a profiler
+        check_all(device, gpu);
+        check_extremes(device, gpu);
+        if (!asked("--small")) // a sanitizer has enough with the rest
+            check_large(gpu);
+    }
     if (gpu && wants_bench(count, arguments)) {
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false);
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, true);

@@ -72,22 +72,32 @@ void launch(stream const& stream, void (*kernel)(parameters_at...), dim3 grid, d
     detail::launch(stream, kernel, config, static_cast<arguments_at&&>(arguments)...);
 }
 
+/** When a kernel may begin. */
+enum class beginning {
+    after_k, // when the one before it on the stream is done
+    early_k, // when that one says so: what depends on it must wait for it, see `hopper::depend_on_earlier_kernels`
+};
+
 /** The same in clusters of blocks that share their multiprocessors' memory: Hopper and later. */
 template <typename... parameters_at, typename... arguments_at>
-void launch_clusters(stream const& stream, void (*kernel)(parameters_at...), dim3 cluster, dim3 grid, dim3 block,
-                     std::size_t shared_bytes, arguments_at&&... arguments) {
+void launch_clusters(stream const& stream, void (*kernel)(parameters_at...), beginning begin, dim3 cluster, dim3 grid,
+                     dim3 block, std::size_t shared_bytes, arguments_at&&... arguments) {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
-    cudaLaunchAttribute shape{};
-    shape.id = cudaLaunchAttributeClusterDimension;
-    shape.val.clusterDim.x = cluster.x, shape.val.clusterDim.y = cluster.y, shape.val.clusterDim.z = cluster.z;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = cluster.x;
+    attributes[0].val.clusterDim.y = cluster.y;
+    attributes[0].val.clusterDim.z = cluster.z;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = begin == beginning::early_k;
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream.handle;
-    config.attrs = &shape;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
     detail::launch(stream, kernel, config, static_cast<arguments_at&&>(arguments)...);
 }
 

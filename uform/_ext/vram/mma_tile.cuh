@@ -50,7 +50,7 @@ struct mma_tile {
     /** A thread's part of the product: [down][across][of a 16x8 product, as the instruction has them]. */
     using sums_t = float[downs_k][acrosses_k][4];
 
-    /** The thread's place among those that share the tile, and their barrier. */
+    /** The thread's place among those that share the tile, `threads_k`, and their barrier. */
     static __device__ __forceinline__ unsigned thread() { return threadIdx.x; }
     static __device__ __forceinline__ void sync() { __syncthreads(); }
 

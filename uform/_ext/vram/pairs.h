@@ -6,7 +6,8 @@
  *
  *  Forward sums exponentials tile by tile and merges them in the order of tiles. Backward goes through square blocks of
  *  places: the block's coefficients, d loss / d (dot product), go as bfloat16 into a panel that stays in the L2 cache,
- *  and two products with the vectors add the gradients of its rows and of its candidates.
+ *  and two products with the vectors add the gradients of its rows and of its candidates. On Hopper groups of warps do
+ *  both, see pairs_sm90.h; what they leave in memory is the same.
  */
 #pragma once
 
@@ -54,7 +55,6 @@ struct row_terms {
     float
         offset; // forward: beta log2(e). Backward, softmax: log2 of tau * scale * what the exponential is multiplied by
     float gain; // backward, sigmoid: ambient weight * tau * scale
-    float weight; // of a tile, in shared memory: see `take_shared` of backward
 };
 
 /** A row's sum of kappa 2^x kept by its largest x (softmax), or {0, a plain sum} (sigmoid). */

@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p
         score_tile::sums_t dots = {};
         if (tile.has_ambient()) {
             multiply_tile(p, tile, shared_place(shared), dots);
-            take_ambient<sigmoid_ak, score_tile>(p, block, tile, dots, memory.forces);
+            force_plan const plan = prepare_tile<sigmoid_ak, score_tile>(p, tile, memory.forces);
+            take_ambient<sigmoid_ak, score_tile>(p, block, tile, plan, dots, memory.forces);
         }
         put_coefficients(dots, memory);
         __syncthreads();
@@ -159,21 +160,28 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2)
             });
     }
     add_gradient(p, own_tile, first_column, sums);
-    if (blockIdx.x == 0)
-        merge_sums(p, block, columns, own, threadIdx.x, others);
+    if (blockIdx.x == 0) {
+        static_assert(score_tile::threads_k == tile_k);
+        merge_sums(p, block, columns, own, threadIdx.x, ambient_others(p, block, columns, own));
+    }
 }
 
-void fill_by_warps(stream const& stream, problem const& p, block_view const& block) {
-    auto const fill = p.form == uform_pair_loss_form_sigmoid_k ? fill_panel<true> : fill_panel<false>;
-    std::uint32_t const down = std::min(block_tiles_k, p.tiles - block.first_i),
-                        across = std::min(block_tiles_k, p.tiles - block.first_j);
+void fill(stream const& stream, problem const& p, block_view const& block, std::uint32_t down, std::uint32_t across) {
+#if UFORM_WITH_SM90
+    if (sm90::serves_scores(stream, p))
+        return sm90::fill_panel(stream, p, block);
+#endif
+    auto const kernel = p.form == uform_pair_loss_form_sigmoid_k ? fill_panel<true> : fill_panel<false>;
     unsigned const most = 2 * static_cast<unsigned>(stream.multiprocessors);
-    launch(stream, fill, std::min(most, down * across), score_tile::threads_k, score_tile::shared_bytes_k, p, block);
+    launch(stream, kernel, std::min(most, down * across), score_tile::threads_k, score_tile::shared_bytes_k, p, block);
 }
 
-void multiply_by_warps(stream const& stream, problem const& p, block_view const& block) {
-    std::uint32_t const down = std::min(block_tiles_k, p.tiles - block.first_i),
-                        across = std::min(block_tiles_k, p.tiles - block.first_j);
+void multiply(stream const& stream, problem const& p, block_view const& block, std::uint32_t down,
+              std::uint32_t across) {
+#if UFORM_WITH_SM90
+    if (sm90::serves(stream))
+        return sm90::multiply_panel(stream, p, block);
+#endif
     bool const twice = block.first_i == block.first_j; // rows and columns are the same places: one after the other
     dim3 const grid(ceil_divide(p.width, tile_k), std::max(down, across), twice ? 1 : 2);
     for (unsigned side = 0; side != (twice ? 2u : 1u); ++side)
@@ -198,14 +206,10 @@ void pull(stream const& stream, problem const& p, extents const&) {
     for (std::uint32_t i = 0; i < p.tiles; i += block_tiles_k) {
         for (std::uint32_t j = i; j < p.tiles; j += block_tiles_k) {
             block_view const block{i, j, side};
-            if (sm90::serves_scores(stream, p))
-                sm90::fill_panel(stream, p, block);
-            else
-                fill_by_warps(stream, p, block);
-            if (sm90::serves(stream))
-                sm90::multiply_panel(stream, p, block);
-            else
-                multiply_by_warps(stream, p, block);
+            std::uint32_t const down = std::min(block_tiles_k, p.tiles - i),
+                                across = std::min(block_tiles_k, p.tiles - j);
+            fill(stream, p, block, down, across);
+            multiply(stream, p, block, down, across);
         }
     }
 }

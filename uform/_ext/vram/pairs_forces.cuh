@@ -16,6 +16,7 @@ template <typename tile_at> struct forces_memory {
     row_terms row_side[tile_k], column_side[tile_k];
     coefficient_sums by_row[tile_at::warps_across_k][tile_k];
     coefficient_sums by_column[tile_at::warps_down_k][tile_k];
+    float row_weights[tile_k], column_weights[tile_k]; // see `take_shared`
     float extremes[tile_at::threads_k / warp_k][2];
     exclusions excluded;
 };
@@ -57,70 +58,86 @@ __device__ __forceinline__ std::uint32_t live_others(problem const& p, block_vie
     return __ballot_sync(whole_warp_k, is_live(p, i, j));
 }
 
-/** One row's or column's sums over this thread's part of it. */
-struct running_sums {
-    float plain = 0, by_dot = 0;
-
-    __device__ __forceinline__ void add(float coefficient, float dot) {
-        plain += coefficient;
-        by_dot = fmaf(coefficient, dot, by_dot);
-    }
+/** The coefficients of a pair, forth and back. */
+struct two_ways {
+    float forth, back;
 };
 
-template <typename tile_at>
-__device__ __forceinline__ void store_row(forces_memory<tile_at>& memory, unsigned row, running_sums sums,
-                                          float factor) {
-    sums.plain = over_row(sums.plain, add{}) * factor, sums.by_dot = over_row(sums.by_dot, add{}) * factor;
-    if (tile_at::lane() % 4 == 0)
-        memory.by_row[tile_at::warp_across()][row] = {sums.plain, sums.by_dot};
-}
-
-template <typename tile_at>
-__device__ __forceinline__ void store_column(forces_memory<tile_at>& memory, unsigned column, running_sums sums,
-                                             float factor) {
-    sums.plain = over_column(sums.plain, add{}) * factor, sums.by_dot = over_column(sums.by_dot, add{}) * factor;
-    if (tile_at::lane() < 4)
-        memory.by_column[tile_at::warp_down()][column] = {sums.plain, sums.by_dot};
+/**
+ *  Puts coefficients in the place of dot products, and sums them: `value(down, half, across, i, dot)` answers what each
+ *  direction has, `together(...)` the coefficient that is theirs together.
+ *  @param row_factor, column_factor Of a row's and a column's sums.
+ */
+template <typename tile_at, typename value_at, typename together_at, typename row_at, typename column_at>
+__device__ __forceinline__ void take_values(typename tile_at::sums_t& dots, value_at&& value, together_at&& together,
+                                            row_at&& row_factor, column_at&& column_factor,
+                                            forces_memory<tile_at>& memory) {
+    float rows[tile_at::downs_k][2] = {}, rows_by_dot[tile_at::downs_k][2] = {};
+#pragma unroll
+    for (unsigned strip = 0; strip != tile_at::acrosses_k / 4; ++strip) {
+        float columns[strip_k] = {}, columns_by_dot[strip_k] = {};
+#pragma unroll
+        for (unsigned i = 0; i != strip_k; ++i) {
+            unsigned const across = strip * 4 + i / 2;
+#pragma unroll
+            for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+#pragma unroll
+                for (unsigned half = 0; half != 2; ++half) {
+                    float& at = dots[down][across][2 * half + i % 2];
+                    float const dot = at;
+                    two_ways const one = value(down, half, across, i % 2, dot);
+                    rows[down][half] += one.forth;
+                    rows_by_dot[down][half] = fmaf(one.forth, dot, rows_by_dot[down][half]);
+                    columns[i] += one.back;
+                    columns_by_dot[i] = fmaf(one.back, dot, columns_by_dot[i]);
+                    at = together(down, half, across, i % 2, one);
+                }
+            }
+        }
+        unsigned const column = strip_column<tile_at>(strip);
+        float const factor = column_factor(column);
+        float const plain = sum_strip(columns) * factor, by_dot = sum_strip(columns_by_dot) * factor;
+        memory.by_column[tile_at::warp_down()][column] = {plain, by_dot};
+    }
+#pragma unroll
+    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+#pragma unroll
+        for (unsigned half = 0; half != 2; ++half) {
+            float const factor = row_factor(down, half);
+            float const plain = over_row(rows[down][half], add{}) * factor;
+            float const by_dot = over_row(rows_by_dot[down][half], add{}) * factor;
+            if (tile_at::lane() % 4 == 0)
+                memory.by_row[tile_at::warp_across()][tile_at::row_of(down, half)] = {plain, by_dot};
+        }
+    }
 }
 
 /**
  *  Softmax forms where both directions hold every pair and one temperature rules: 2^(x + a) + 2^(x + b) is
- *  2^(x - most) (2^(a + most) + 2^(b + most)), one power a pair. Factors lie in the terms' `weight`.
+ *  2^(x - most) (2^(a + most) + 2^(b + most)), one power a pair. The factors lie in memory's weights.
  */
 template <typename tile_at>
 __device__ __forceinline__ void take_shared(typename tile_at::sums_t& dots, float most,
                                             forces_memory<tile_at>& memory) {
     float const slope = memory.row_side[0].slope;
-    running_sums columns[tile_at::acrosses_k][2];
+    float row_weights[tile_at::downs_k][2];
 #pragma unroll
-    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+    for (unsigned down = 0; down != tile_at::downs_k; ++down)
 #pragma unroll
-        for (unsigned half = 0; half != 2; ++half) {
-            unsigned const row = tile_at::row_of(down, half);
-            float const row_weight = memory.row_side[row].weight;
-            running_sums sums;
-#pragma unroll
-            for (unsigned across = 0; across != tile_at::acrosses_k; ++across) {
-                unsigned const column = tile_at::column_of(across);
-#pragma unroll
-                for (unsigned i = 0; i != 2; ++i) {
-                    float& at = dots[down][across][2 * half + i];
-                    float const power = power_of_2(fmaf(at, slope, -most));
-                    sums.add(power, at);
-                    columns[across][i].add(power, at);
-                    at = power * (row_weight + memory.column_side[column + i].weight);
-                }
-            }
-            store_row<tile_at>(memory, row, sums, row_weight);
-        }
-    }
-#pragma unroll
-    for (unsigned across = 0; across != tile_at::acrosses_k; ++across)
-#pragma unroll
-        for (unsigned i = 0; i != 2; ++i) {
-            unsigned const column = tile_at::column_of(across) + i;
-            store_column<tile_at>(memory, column, columns[across][i], memory.column_side[column].weight);
-        }
+        for (unsigned half = 0; half != 2; ++half)
+            row_weights[down][half] = memory.row_weights[tile_at::row_of(down, half)];
+    take_values<tile_at>(
+        dots,
+        [&](unsigned, unsigned, unsigned, unsigned, float dot) -> two_ways {
+            float const power = power_of_2(fmaf(dot, slope, -most));
+            return {power, power};
+        },
+        [&](unsigned down, unsigned half, unsigned across, unsigned i, two_ways const& power) {
+            float const column_weight = memory.column_weights[tile_at::column_of(across) + i];
+            return power.forth * (row_weights[down][half] + column_weight);
+        },
+        [&](unsigned down, unsigned half) { return row_weights[down][half]; },
+        [&](unsigned column) { return memory.column_weights[column]; }, memory);
 }
 
 /** An ambient pair's coefficient in one direction. */
@@ -135,49 +152,33 @@ template <bool sigmoid_ak> __device__ __forceinline__ float coefficient_of(row_t
 /** Each direction by itself, with its own temperature and its own exclusions. */
 template <bool sigmoid_ak, typename tile_at>
 __device__ __forceinline__ void take_each(typename tile_at::sums_t& dots, bool masked, forces_memory<tile_at>& memory) {
-    running_sums columns[tile_at::acrosses_k][2];
-#pragma unroll
-    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
-#pragma unroll
-        for (unsigned half = 0; half != 2; ++half) {
-            unsigned const row = tile_at::row_of(down, half);
-            row_terms const of_row = memory.row_side[row];
-            running_sums sums;
-#pragma unroll
-            for (unsigned across = 0; across != tile_at::acrosses_k; ++across) {
-                unsigned const column = tile_at::column_of(across);
-#pragma unroll
-                for (unsigned i = 0; i != 2; ++i) {
-                    float& at = dots[down][across][2 * half + i];
-                    bool const forth = !(masked && has_bit(memory.excluded.forth[row], column + i));
-                    bool const back = !(masked && has_bit(memory.excluded.back[column + i], row));
-                    float const of_forth = forth ? coefficient_of<sigmoid_ak>(of_row, at) : 0;
-                    float const of_back = back ? coefficient_of<sigmoid_ak>(memory.column_side[column + i], at) : 0;
-                    sums.add(of_forth, at);
-                    columns[across][i].add(of_back, at);
-                    at = of_forth + of_back;
-                }
-            }
-            store_row<tile_at>(memory, row, sums, 1);
-        }
-    }
-#pragma unroll
-    for (unsigned across = 0; across != tile_at::acrosses_k; ++across)
-#pragma unroll
-        for (unsigned i = 0; i != 2; ++i)
-            store_column<tile_at>(memory, tile_at::column_of(across) + i, columns[across][i], 1);
+    take_values<tile_at>(
+        dots,
+        [&](unsigned down, unsigned half, unsigned across, unsigned i, float dot) -> two_ways {
+            unsigned const row = tile_at::row_of(down, half), column = tile_at::column_of(across) + i;
+            bool const forth = !(masked && has_bit(memory.excluded.forth[row], column));
+            bool const back = !(masked && has_bit(memory.excluded.back[column], row));
+            return {forth ? coefficient_of<sigmoid_ak>(memory.row_side[row], dot) : 0,
+                    back ? coefficient_of<sigmoid_ak>(memory.column_side[column], dot) : 0};
+        },
+        [](unsigned, unsigned, unsigned, unsigned, two_ways const& one) { return one.forth + one.back; },
+        [](unsigned, unsigned) { return 1.f; }, [](unsigned) { return 1.f; }, memory);
 }
 
-/** Answers whether the tile's offsets lie close enough for `take_shared`, and then puts its factors beside them. All
+/** Answers whether the tile's offsets lie close enough for `take_shared`, and then puts its factors into memory. All
  *  threads of the tile take part. @param most Minus the least offset. */
 template <typename tile_at> __device__ __forceinline__ bool share_powers(forces_memory<tile_at>& memory, float& most) {
     constexpr unsigned warps_k = tile_at::threads_k / warp_k;
-    unsigned const own = tile_at::thread();
-    float const of_row = -memory.row_side[own].offset, of_column = -memory.column_side[own].offset;
-    float const high = over_column(over_row(fmaxf(of_row, of_column), largest{}), largest{});
-    float const low = over_column(over_row(fminf(of_row, of_column), least{}), least{});
-    if (own % warp_k == 0)
-        memory.extremes[own / warp_k][0] = high, memory.extremes[own / warp_k][1] = low;
+    float high = -INFINITY, low = INFINITY;
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        float const offset = -(columns ? memory.column_side : memory.row_side)[own].offset;
+        high = fmaxf(high, offset), low = fminf(low, offset);
+    });
+    high = over_column(over_row(high, largest{}), largest{});
+    low = over_column(over_row(low, least{}), least{});
+    unsigned const warp_of_tile = tile_at::thread() / warp_k;
+    if (tile_at::lane() == 0)
+        memory.extremes[warp_of_tile][0] = high, memory.extremes[warp_of_tile][1] = low;
     tile_at::sync();
     most = memory.extremes[0][0];
     float least_of_all = memory.extremes[0][1];
@@ -187,72 +188,102 @@ template <typename tile_at> __device__ __forceinline__ bool share_powers(forces_
     }
     if (!(most - least_of_all <= shared_offsets_k))
         return false;
-    memory.row_side[own].weight = power_of_2(most - of_row);
-    memory.column_side[own].weight = power_of_2(most - of_column);
-    tile_at::sync();
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        float const offset = (columns ? memory.column_side : memory.row_side)[own].offset;
+        (columns ? memory.column_weights : memory.row_weights)[own] = power_of_2(most + offset);
+    });
     return true;
 }
 
-/** Makes coefficients of a tile's dot products, its ambient pairs' alone, and their sums into the block's memory. All
- *  threads of the tile take part. */
+/** What is known of a tile before its product is there. */
+struct force_plan {
+    bool plain, shared;
+    float most; // see `share_powers`
+};
+
+/** All threads of the tile take part. */
 template <bool sigmoid_ak, typename tile_at>
-__device__ __forceinline__ void take_ambient(problem const& p, block_view const& block, tile_pair const& tile,
-                                             typename tile_at::sums_t& dots, forces_memory<tile_at>& memory) {
-    unsigned const own = tile_at::thread();
-    memory.row_side[own] = p.terms[tile.i * tile_k + own];
-    memory.column_side[own] = p.terms[tile.j * tile_k + own];
-    bool const plain = tile.is_plain();
-    if (!plain)
-        exclude_all(p, tile, own, memory.excluded);
+__device__ __forceinline__ force_plan prepare_tile(problem const& p, tile_pair const& tile,
+                                                   forces_memory<tile_at>& memory) {
+    // A thread reads, in `share_powers`, what it has written itself.
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        (columns ? memory.column_side : memory.row_side)[own] = p.terms[(columns ? tile.j : tile.i) * tile_k + own];
+    });
+    force_plan plan{tile.is_plain(), false, 0};
+    if (!plan.plain)
+        exclude_all<tile_at>(p, tile, memory.excluded);
+    if (!sigmoid_ak && plan.plain && p.groups == 1)
+        plan.shared = share_powers<tile_at>(memory, plan.most);
     tile_at::sync();
-    float most = 0;
-    if (!sigmoid_ak && plain && p.groups == 1 && share_powers<tile_at>(memory, most))
-        take_shared<tile_at>(dots, most, memory);
-    else
-        take_each<sigmoid_ak, tile_at>(dots, !plain, memory);
-    tile_at::sync();
-    coefficient_sums row{0, 0}, column{0, 0};
-    for (unsigned warp = 0; warp != tile_at::warps_across_k; ++warp)
-        row.plain += memory.by_row[warp][own].plain, row.by_dot += memory.by_row[warp][own].by_dot;
-    for (unsigned warp = 0; warp != tile_at::warps_down_k; ++warp)
-        column.plain += memory.by_column[warp][own].plain, column.by_dot += memory.by_column[warp][own].by_dot;
-    std::uint32_t const i = tile.i - block.first_i, j = tile.j - block.first_j;
-    p.block_coefficients[block.sums_at(0, j, i * tile_k + own)] = row;
-    p.block_coefficients[block.sums_at(1, i, j * tile_k + own)] = column;
-    tile_at::sync(); // the next tile overwrites all this
+    return plan;
 }
 
-/** Calls `add(row, column, coefficient)` for the named pairs of a tile, the rows' own, then the columns' in the rows: no
- *  two threads at the same place at a time. All threads of the tile take part. */
+/** Makes coefficients of a prepared tile's dot products, its ambient pairs' alone, and their sums into the block's
+ *  memory. All threads of the tile take part; a barrier must follow. */
+template <bool sigmoid_ak, typename tile_at>
+__device__ __forceinline__ void take_ambient(problem const& p, block_view const& block, tile_pair const& tile,
+                                             force_plan const& plan, typename tile_at::sums_t& dots,
+                                             forces_memory<tile_at>& memory) {
+    if (plan.shared)
+        take_shared<tile_at>(dots, plan.most, memory);
+    else
+        take_each<sigmoid_ak, tile_at>(dots, !plan.plain, memory);
+    tile_at::sync();
+    std::uint32_t const i = tile.i - block.first_i, j = tile.j - block.first_j;
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        coefficient_sums sum{0, 0};
+        unsigned const warps = columns ? tile_at::warps_down_k : tile_at::warps_across_k;
+        for (unsigned warp = 0; warp != warps; ++warp) {
+            coefficient_sums const part = columns ? memory.by_column[warp][own] : memory.by_row[warp][own];
+            sum.plain += part.plain, sum.by_dot += part.by_dot;
+        }
+        p.block_coefficients[block.sums_at(columns, columns ? i : j, (columns ? j : i) * tile_k + own)] = sum;
+    });
+}
+
+/** Calls `add(row, column, coefficient)` for the named pairs of a tile, the rows' own, then the columns' in the rows:
+ * no two threads at the same place at a time. All threads of the tile take part. */
 template <typename tile_at, typename add_at>
 __device__ __forceinline__ void each_named(problem const& p, tile_pair const& tile, add_at&& add) {
     unsigned const own = tile_at::thread();
-    edge_range const forth = edges_in_tile(p, tile.i * tile_k + own, tile.j);
+    edge_range const forth = own < tile_k ? edges_in_tile(p, tile.i * tile_k + own, tile.j) : edge_range{0, 0};
     for (std::uint32_t edge = forth.first; edge != forth.last; ++edge)
         add(own, p.named_places[edge] % tile_k, p.named_coefficients[edge]);
     tile_at::sync();
     if (tile.diagonal())
         return;
-    edge_range const back = edges_in_tile(p, tile.j * tile_k + own, tile.i);
+    edge_range const back = own < tile_k ? edges_in_tile(p, tile.j * tile_k + own, tile.i) : edge_range{0, 0};
     for (std::uint32_t edge = back.first; edge != back.last; ++edge)
         add(p.named_places[edge] % tile_k, own, p.named_coefficients[edge]);
     tile_at::sync();
 }
 
+/** Which tiles of the block in the line of tile `own` hold ambient pairs, a bit each. Every thread of a warp takes
+ * part. */
+__device__ __forceinline__ std::uint32_t ambient_others(problem const& p, block_view const& block, bool columns,
+                                                        std::uint32_t own) {
+    std::uint32_t const other = threadIdx.x % warp_k;
+    std::uint32_t const i = block.first_i + (columns ? other : own), j = block.first_j + (columns ? own : other);
+    return __ballot_sync(whole_warp_k, i < p.tiles && j < p.tiles && i <= j && tile_pair(p, i, j).has_ambient());
+}
+
 /** Adds the sums of a tile's rows or columns over the block to those of their places, in the order of tiles.
- *  @param within The place within the tile, @param others Tiles of the block beside it that hold coefficients. */
+ *  @param within The place within the tile. @param others See `ambient_others`. */
 __device__ __forceinline__ void merge_sums(problem const& p, block_view const& block, bool columns, std::uint32_t own,
                                            unsigned within, std::uint32_t others) {
     std::uint32_t const at = own * tile_k + within;
-    std::uint32_t const first_i = block.first_i, first_j = block.first_j;
-    coefficient_sums& to = p.coefficients[std::size_t(columns ? first_j : first_i) * tile_k + at];
+    coefficient_sums& to = p.coefficients[std::size_t(columns ? block.first_j : block.first_i) * tile_k + at];
     coefficient_sums sum = to;
-    for (; others; others &= others - 1) {
-        std::uint32_t const other = __ffs(others) - 1;
-        if (!tile_pair(p, first_i + (columns ? other : own), first_j + (columns ? own : other)).has_ambient())
-            continue;
-        coefficient_sums const part = p.block_coefficients[block.sums_at(columns, other, at)];
-        sum.plain += part.plain, sum.by_dot += part.by_dot;
+    constexpr unsigned ahead_k = 4; // reads wait for one another otherwise
+    for (unsigned first = 0; first != block_tiles_k; first += ahead_k) {
+        coefficient_sums parts[ahead_k];
+#pragma unroll
+        for (unsigned i = 0; i != ahead_k; ++i)
+            parts[i] = others >> (first + i) & 1 ? p.block_coefficients[block.sums_at(columns, first + i, at)]
+                                                 : coefficient_sums{0, 0};
+#pragma unroll
+        for (unsigned i = 0; i != ahead_k; ++i)
+            sum.plain += parts[i].plain, sum.by_dot += parts[i].by_dot;
     }
     to = sum;
 }

@@ -26,7 +26,9 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) sum_tiles(problem p,
             continue;
         score_tile::sums_t dots;
         multiply_tile(p, tile, shared_place(shared), dots);
+        prepare_tile<score_tile>(p, tile, memory);
         sum_tile<sigmoid_ak, score_tile>(p, span, tile, dots, memory);
+        __syncthreads(); // the next product overwrites all this
     }
 }
 
@@ -67,21 +69,26 @@ __global__ void __launch_bounds__(slices_k* warp_k) merge_span(problem p, span_v
     }
 }
 
+void sum_span(stream const& stream, problem const& p, span_view const& span, std::uint32_t down, std::uint32_t across) {
+#if UFORM_WITH_SM90
+    if (sm90::serves_scores(stream, p))
+        return sm90::sum_tiles(stream, p, span);
+#endif
+    auto const kernel = p.form == uform_pair_loss_form_sigmoid_k ? sum_tiles<true> : sum_tiles<false>;
+    unsigned const most = 2 * static_cast<unsigned>(stream.multiprocessors);
+    launch(stream, kernel, std::min(most, down * across), score_tile::threads_k, score_tile::shared_bytes_k, p, span);
+}
+
 } // namespace
 
 void sum_ambient(stream const& stream, problem const& p, extents const&) {
     unsigned const side = std::min(p.tiles, span_tiles_k);
-    auto const kernel = p.form == uform_pair_loss_form_sigmoid_k ? sum_tiles<true> : sum_tiles<false>;
     for (std::uint32_t i = 0; i < p.tiles; i += span_tiles_k) {
         for (std::uint32_t j = i; j < p.tiles; j += span_tiles_k) {
             span_view const span{i, j, side};
             std::uint32_t const down = std::min(span_tiles_k, p.tiles - i),
                                 across = std::min(span_tiles_k, p.tiles - j);
-            unsigned const blocks = std::min(2u * static_cast<unsigned>(stream.multiprocessors), down * across);
-            if (sm90::serves_scores(stream, p))
-                sm90::sum_tiles(stream, p, span);
-            else
-                launch(stream, kernel, blocks, score_tile::threads_k, score_tile::shared_bytes_k, p, span);
+            sum_span(stream, p, span, down, across);
             dim3 const merge(std::max(down, across) * (tile_k / warp_k), i == j ? 1 : 2);
             launch(stream, merge_span, merge, slices_k * warp_k, 0, p, span);
         }

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(threads_k) fill_places(problem p, partial_sum 
     std::uint32_t const place = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
     bool const present = place < p.counts[0];
     if (lane == 0) {
-        p.terms[place] = {0, -INFINITY, 0, 0};
+        p.terms[place] = {0, -INFINITY, 0};
         p.sums[place] = initial;
         if (!present) {
             p.row_at[place] = no_row_k;

@@ -42,16 +42,20 @@ struct panel_steps {
     }
 };
 
-/** Begins the copies of a step: the panel's boxes for this block, half of the vectors' boxes for both of the cluster. */
+/** Begins the copies of a step: the panel's boxes for this block, half of the vectors' boxes for both of the cluster.
+ *  @param depth The step's first place within the panel. @param counts Else zeros are copied: the panel holds nothing.
+ */
 template <bool columns_side_ak, unsigned columns_ak>
 __device__ __forceinline__ void copy_step(product_memory<columns_ak>& memory, unsigned stage, unsigned rank,
                                           CUtensorMap const& panel, CUtensorMap const& vectors, std::uint32_t own,
-                                          unsigned depth, std::uint32_t other_places, unsigned first_column) {
+                                          unsigned depth, bool counts, std::uint32_t other_places,
+                                          unsigned first_column, int outside) {
     using namespace hopper;
     constexpr unsigned rights_k = columns_ak / box_k;
     memory.full[stage].expect(left_bytes_k + rights_k * box_bytes_k);
     for (unsigned box = 0; box != groups_k; ++box) {
-        int const side = static_cast<int>(own * tile_k + box * box_k), along = static_cast<int>(depth);
+        int const side = static_cast<int>(own * tile_k + box * box_k);
+        int const along = counts ? static_cast<int>(depth) : outside;
         copy_box(shared_place(memory.left[stage]) + box * box_bytes_k, panel, columns_side_ak ? side : along,
                  columns_side_ak ? along : side, memory.full[stage]);
     }
@@ -106,10 +110,11 @@ __device__ __forceinline__ void multiply_side(problem const& p, block_view const
     std::uint32_t const others = live_others(p, block, columns_side_ak, own);
     panel_steps steps{others | live_others(p, block, columns_side_ak, own ^ 1), others};
     if (steps.done())
-        return;
+        return depend_on_earlier_kernels();
     std::uint32_t const own_tile = (columns_side_ak ? block.first_j : block.first_i) + own;
     std::uint32_t const other_places = (columns_side_ak ? block.first_i : block.first_j) * tile_k;
     unsigned const first_column = blockIdx.x * columns_ak;
+    depend_on_earlier_kernels();
     if (threadIdx.x == 0) {
         prefetch(panel), prefetch(vectors);
         for (unsigned stage = 0; stage != stages_k; ++stage)
@@ -122,11 +127,17 @@ __device__ __forceinline__ void multiply_side(problem const& p, block_view const
     ring_place<stages_k> at;
     if (threadIdx.x < group_k) {
         give_registers<40>();
+        if (threadIdx.x >= warp_k && blockIdx.x == 0) { // warps that have nothing else to do
+            std::uint32_t const ambient = ambient_others(p, block, columns_side_ak, own);
+            if (others != 0)
+                for (unsigned within = threadIdx.x - warp_k; within < tile_k; within += group_k - warp_k)
+                    merge_sums(p, block, columns_side_ak, own, within, ambient);
+        }
         if (threadIdx.x == 0) {
             for (; !steps.done(); steps.advance(), at.advance()) {
                 memory.empty[at.stage].wait(at.parity ^ 1);
-                copy_step<columns_side_ak>(memory, at.stage, rank, panel, vectors, own, steps.place(), other_places,
-                                           first_column);
+                copy_step<columns_side_ak>(memory, at.stage, rank, panel, vectors, own, steps.place(), steps.counts(),
+                                           other_places, first_column, static_cast<int>(p.panel_stride));
             }
         }
     } else {
@@ -143,18 +154,14 @@ __device__ __forceinline__ void multiply_side(problem const& p, block_view const
             memory.full[at.stage].wait(at.parity);
             std::uint32_t const left = shared_place(memory.left[at.stage]) + group * box_bytes_k;
             std::uint32_t const right = shared_place(memory.right[at.stage]);
-            if (steps.counts()) {
-                fence_sums(sums);
-                products_begin();
+            fence_sums(sums);
+            products_begin();
 #pragma unroll
-                for (unsigned depth = 0; depth != box_k / depth_k; ++depth)
-                    multiply_add<left_k, Major::MN>(sums, operand_at<left_k>(left + depth * depth_step_k<left_k>),
-                                                    by_rows(right + depth * depth_step_k<Major::MN>), true);
-                products_commit();
-                fence_sums(sums);
-            } else {
-                products_commit(); // an empty group, so that each step has one
-            }
+            for (unsigned depth = 0; depth != box_k / depth_k; ++depth)
+                multiply_add<left_k, Major::MN>(sums, operand_at<left_k>(left + depth * depth_step_k<left_k>),
+                                                by_rows(right + depth * depth_step_k<Major::MN>), true);
+            products_commit();
+            fence_sums(sums);
             if (before != none_k) {
                 products_wait<1>();
                 release(before);
@@ -164,11 +171,8 @@ __device__ __forceinline__ void multiply_side(problem const& p, block_view const
         products_wait<0>();
         fence_sums(sums);
         release(before);
-        if (others != 0) {
+        if (others != 0)
             add_gradient<columns_ak>(p, own_tile * tile_k + group * box_k, first_column, sums);
-            if (blockIdx.x == 0 && group == 0)
-                merge_sums(p, block, columns_side_ak, own, threadIdx.x % group_k, others);
-        }
     }
     __syncwarp();
     cluster_sync(); // no block leaves while the other copies into it, or arrives at its barriers
@@ -185,8 +189,9 @@ __global__ void __launch_bounds__(threads_k, 1)
                    __grid_constant__ CUtensorMap const vectors) {
     extern __shared__ __align__(1024) std::byte shared[];
     auto& memory = *reinterpret_cast<product_memory<columns_ak>*>(shared);
+    hopper::let_later_kernels_begin();
     if (!may_be_live(p, block))
-        return;
+        return hopper::depend_on_earlier_kernels();
     if (first_side + blockIdx.z == 1)
         multiply_side<true, columns_ak>(p, block, panel, vectors, memory);
     else
@@ -202,7 +207,7 @@ template <unsigned columns_ak> void multiply(stream const& stream, problem const
     bool const twice = block.first_i == block.first_j; // rows and columns are the same places: one after the other
     dim3 const grid(ceil_divide(p.width, columns_ak), ceil_divide(std::max(down, across), 2u) * 2, twice ? 1 : 2);
     for (unsigned side = 0; side != (twice ? 2u : 1u); ++side)
-        launch_clusters(stream, multiply_tiles<columns_ak>, dim3(1, 2), grid, threads_k,
+        launch_clusters(stream, multiply_tiles<columns_ak>, beginning::early_k, dim3(1, 2), grid, threads_k,
                         sizeof(product_memory<columns_ak>), p, block, side, panel, vectors);
 }
 

@@ -8,8 +8,10 @@ namespace uform::vram::pairs {
 
 namespace {
 
-constexpr unsigned warps_k = 4;
-constexpr unsigned threads_k = warps_k * warp_k;
+constexpr unsigned threads_k = 128;
+/** Threads of a row, for most have few named pairs. */
+constexpr unsigned row_lanes_k = 4;
+constexpr unsigned block_rows_k = threads_k / row_lanes_k;
 constexpr unsigned sum_threads_k = 1024;
 
 constexpr double log2_e_k = 1.4426950408889634074;
@@ -45,19 +47,29 @@ struct exponential_sum {
     __device__ double share(double kappa, double score) const { return kappa * exp(score - maximum) / sum; }
 };
 
-/** The sum over a warp's lanes, in each of them. */
+__device__ unsigned row_lane() { return threadIdx.x % row_lanes_k; }
+__device__ unsigned row_mask() { return ((1u << row_lanes_k) - 1) << (threadIdx.x % warp_k - row_lane()); }
+
+/** The sum over a row's lanes, in each of them. */
+__device__ double add_lanes(double sum) {
+#pragma unroll
+    for (unsigned step = row_lanes_k / 2; step != 0; step /= 2)
+        sum += __shfl_xor_sync(row_mask(), sum, static_cast<int>(step));
+    return sum;
+}
+
 __device__ exponential_sum add_lanes(exponential_sum sum) {
 #pragma unroll
-    for (unsigned step = warp_k / 2; step != 0; step /= 2) {
+    for (unsigned step = row_lanes_k / 2; step != 0; step /= 2) {
         exponential_sum other;
-        other.maximum = __shfl_xor_sync(whole_warp_k, sum.maximum, step);
-        other.sum = __shfl_xor_sync(whole_warp_k, sum.sum, step);
+        other.maximum = __shfl_xor_sync(row_mask(), sum.maximum, static_cast<int>(step));
+        other.sum = __shfl_xor_sync(row_mask(), sum.sum, static_cast<int>(step));
         sum.add(other);
     }
     return sum;
 }
 
-/** One row and its named pairs, which the lanes of a warp share. */
+/** One row and its named pairs, which its lanes share. */
 struct row_view {
     problem const& p;
     std::uint32_t row, place, begin, end;
@@ -83,7 +95,7 @@ struct row_view {
 
     /** Calls `body(i)` for this lane's named pairs. */
     template <typename body_at> __device__ void each(body_at&& body) const {
-        for (std::uint32_t i = begin + threadIdx.x % warp_k; i < end; i += warp_k)
+        for (std::uint32_t i = begin + row_lane(); i < end; i += row_lanes_k)
             body(i);
     }
 
@@ -91,7 +103,7 @@ struct row_view {
     template <typename value_at> __device__ double sum_attracted(value_at&& value) const {
         double sum = 0;
         each([&](std::uint32_t i) { sum += attracts(i) ? value(weight(i), score(i)) : 0; });
-        return sum_warp(sum);
+        return add_lanes(sum);
     }
 
     /** Over what it is attracted to, and the sum given once. */
@@ -124,10 +136,11 @@ struct row_view {
     }
 };
 
-/** Calls `body(row_view)` for every row, a warp each. */
+/** Calls `body(row_view)` for every row. */
 template <typename body_at> __device__ void each_row(problem const& p, body_at&& body) {
     std::uint32_t const rows = p.counts[1];
-    for (std::uint32_t row = blockIdx.x * warps_k + threadIdx.x / warp_k; row < rows; row += gridDim.x * warps_k)
+    for (std::uint32_t row = blockIdx.x * block_rows_k + threadIdx.x / row_lanes_k; row < rows;
+         row += gridDim.x * block_rows_k)
         body(row_view(p, row));
 }
 
@@ -138,7 +151,7 @@ __global__ void __launch_bounds__(threads_k) put_temperatures(problem p) {
     std::uint32_t const group = p.row_groups[row];
     double const slope = exp(double(p.log_inverse_temperature[group])) * log2_e_k;
     double const offset = p.form == uform_pair_loss_form_sigmoid_k ? p.bias[group] * log2_e_k : 0;
-    p.terms[p.row_places[row]] = {static_cast<float>(slope), static_cast<float>(offset), 0, 0};
+    p.terms[p.row_places[row]] = {static_cast<float>(slope), static_cast<float>(offset), 0};
 }
 
 /** What forward leaves of a row: `force` is RANKED's A, or BALANCED's log of the sum without the attracted pairs, from
@@ -176,7 +189,7 @@ __device__ row_answer score_sigmoid(row_view const& row) {
         else if (row.repels(i))
             loss += row.weight(i) * softplus(row.score(i));
     });
-    loss = sum_warp(loss);
+    loss = add_lanes(loss);
     if (row.p.ambient)
         loss += double(row.p.ambient_weight) * row.p.sums[row.place].sum;
     return {loss, -INFINITY, 0};
@@ -187,7 +200,7 @@ __global__ void __launch_bounds__(threads_k) score_rows(problem p) {
         row_answer const answer = p.form == uform_pair_loss_form_ranked_k    ? score_ranked(row)
                                   : p.form == uform_pair_loss_form_sigmoid_k ? score_sigmoid(row)
                                                                              : score_balanced(row);
-        if (threadIdx.x % warp_k != 0)
+        if (row_lane() != 0)
             return;
         p.row_logs[row.row] = static_cast<float>(answer.log);
         p.row_forces[row.row] = static_cast<float>(answer.force);
@@ -217,8 +230,8 @@ __device__ void put_forces(row_view const& row, double factor, float center, for
         by_dot += coefficient * (double(row.p.named_dots[i]) - center);
         plain += coefficient;
     });
-    by_dot = sum_warp(by_dot), plain = sum_warp(plain);
-    if (threadIdx.x % warp_k == 0) {
+    by_dot = add_lanes(by_dot), plain = add_lanes(plain);
+    if (row_lane() == 0) {
         row.p.gradients[row.row] = {by_dot, plain / row.tau};
         row.p.row_centers[row.row] = center;
     }
@@ -233,8 +246,8 @@ __device__ void put_softmax(row_view const& row, double log, double opposition, 
     double const factor = row.tau * *p.scale;
     bool const none = !(opposition > 0) || log == -INFINITY;
     double const offset = none ? -INFINITY : log2(p.ambient_weight * opposition * factor) - log * log2_e_k;
-    if (threadIdx.x % warp_k == 0)
-        p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(offset), 0, 0};
+    if (row_lane() == 0)
+        p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(offset), 0};
     put_forces(row, factor, none ? 0.f : static_cast<float>(log / row.tau), force);
 }
 
@@ -267,9 +280,9 @@ __device__ void force_ranked(row_view const& row) {
 __device__ void force_sigmoid(row_view const& row) {
     problem const& p = row.p;
     double const factor = row.tau * *p.scale;
-    if (threadIdx.x % warp_k == 0)
+    if (row_lane() == 0)
         p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(row.beta * log2_e_k),
-                              static_cast<float>(p.ambient_weight * factor), 0};
+                              static_cast<float>(p.ambient_weight * factor)};
     put_forces(row, factor, 0, [&](std::uint32_t i) -> double {
         if (row.attracts(i))
             return -row.weight(i) * sigmoid(-row.score(i));
@@ -313,7 +326,7 @@ __global__ void __launch_bounds__(sum_threads_k) add_groups(problem p) {
 }
 
 unsigned row_blocks(stream const& stream, extents const& extents) {
-    return std::min(blocks_for(extents.rows, warps_k), static_cast<unsigned>(stream.multiprocessors) * 32);
+    return std::min(blocks_for(extents.rows, block_rows_k), static_cast<unsigned>(stream.multiprocessors) * 32);
 }
 
 } // namespace

@@ -10,22 +10,29 @@ namespace uform::vram::pairs::sm90 {
 
 namespace {
 
-/** A tile of scores in the registers of one group of four warps: each has 16 rows of either half, and all columns. */
-struct group_tile {
-    static constexpr unsigned threads_k = hopper::group_k;
-    static constexpr unsigned warps_down_k = 4, warps_across_k = 1;
-    static constexpr unsigned downs_k = tile_k / hopper::box_k, acrosses_k = tile_k / 8;
+/**
+ *  A tile of scores in the registers of a team of warps, of which each has rows and all columns.
+ *  @tparam groups_ak Groups of four warps in a team: one has more registers a thread, two have less to do each.
+ */
+template <unsigned groups_ak> struct team_tile {
+    static constexpr unsigned groups_k = groups_ak;
+    static constexpr unsigned threads_k = groups_k * hopper::group_k;
+    static constexpr unsigned warps_down_k = threads_k / warp_k, warps_across_k = 1;
+    static constexpr unsigned downs_k = tile_k / hopper::box_k / groups_k, acrosses_k = tile_k / 8;
 
-    /** As mma_tile has them: [half of the tile][8 columns][rows 0 and 8 below, two columns each]. */
+    /** As mma_tile has them: [64 rows of the group's][8 columns][rows 0 and 8 below, two columns each]. */
     using sums_t = float[downs_k][acrosses_k][4];
 
-    static __device__ __forceinline__ unsigned thread() { return threadIdx.x % hopper::group_k; }
-    static __device__ __forceinline__ void sync() { hopper::group_sync(); }
+    /** Which of the block's teams the thread is in: the first group of all copies. */
+    static __device__ __forceinline__ unsigned team() { return (threadIdx.x - hopper::group_k) / threads_k; }
+    static __device__ __forceinline__ unsigned thread() { return (threadIdx.x - hopper::group_k) % threads_k; }
+    static __device__ __forceinline__ unsigned group() { return thread() / hopper::group_k; }
+    static __device__ __forceinline__ void sync() { hopper::named_wait<threads_k>(1 + team()); }
     static __device__ __forceinline__ unsigned lane() { return threadIdx.x % warp_k; }
     static __device__ __forceinline__ unsigned warp_down() { return thread() / warp_k; }
     static __device__ __forceinline__ unsigned warp_across() { return 0; }
     static __device__ __forceinline__ unsigned row_of(unsigned down, unsigned half) {
-        return down * hopper::box_k + warp_down() * 16 + half * 8 + lane() / 4;
+        return (group() * downs_k + down) * hopper::box_k + warp_down() % 4 * 16 + half * 8 + lane() / 4;
     }
     static __device__ __forceinline__ unsigned column_of(unsigned across) { return across * 8 + lane() % 4 * 2; }
 };
@@ -33,8 +40,11 @@ struct group_tile {
 /** Forward. */
 template <bool sigmoid_ak> struct sum_pass {
     using view_t = span_view;
-    using memory_t = sums_memory<group_tile>;
+    using tile_t = team_tile<1>;
+    using memory_t = sums_memory<tile_t>;
+    static constexpr unsigned registers_k = 240;
     static constexpr unsigned side_k = span_tiles_k;
+    static constexpr beginning begin_k = beginning::after_k; // the kernels before it let none begin early
 
     static __device__ bool may_be_live(problem const& p, view_t const& span) {
         return may_hold_ambient(p, span.first_i, span.first_j, span_tiles_k);
@@ -42,9 +52,14 @@ template <bool sigmoid_ak> struct sum_pass {
     static __device__ bool is_live(problem const& p, std::uint32_t i, std::uint32_t j) {
         return i < p.tiles && j < p.tiles && i <= j && tile_pair(p, i, j).has_ambient();
     }
-    static __device__ __forceinline__ void take(problem const& p, view_t const& span, tile_pair const& tile,
-                                                group_tile::sums_t& dots, memory_t& memory) {
-        sum_tile<sigmoid_ak, group_tile>(p, span, tile, dots, memory);
+    struct plan_t {};
+    static __device__ __forceinline__ plan_t prepare(problem const& p, tile_pair const& tile, memory_t& memory) {
+        prepare_tile<tile_t>(p, tile, memory);
+        return {};
+    }
+    static __device__ __forceinline__ void take(problem const& p, view_t const& span, tile_pair const& tile, plan_t,
+                                                tile_t::sums_t& dots, memory_t& memory) {
+        sum_tile<sigmoid_ak, tile_t>(p, span, tile, dots, memory);
     }
 };
 
@@ -66,17 +81,24 @@ __device__ __forceinline__ void turn_about(std::uint32_t (&values)[4]) {
 /** Backward. */
 template <bool sigmoid_ak> struct force_pass {
     using view_t = block_view;
-    using memory_t = forces_memory<group_tile>;
+    using tile_t = team_tile<2>;
+    using memory_t = forces_memory<tile_t>;
+    static constexpr unsigned registers_k = 112; // with the 24 of those that copy no more than the 96 at the start
     static constexpr unsigned side_k = block_tiles_k;
+    static constexpr beginning begin_k = beginning::early_k;
 
     static __device__ bool may_be_live(problem const& p, view_t const& block) { return pairs::may_be_live(p, block); }
     static __device__ bool is_live(problem const& p, std::uint32_t i, std::uint32_t j) {
         return pairs::is_live(p, i, j);
     }
+    using plan_t = force_plan;
+    static __device__ __forceinline__ plan_t prepare(problem const& p, tile_pair const& tile, memory_t& memory) {
+        return prepare_tile<sigmoid_ak, tile_t>(p, tile, memory);
+    }
     static __device__ __forceinline__ void take(problem const& p, view_t const& block, tile_pair const& tile,
-                                                group_tile::sums_t& dots, memory_t& memory) {
+                                                plan_t const& plan, tile_t::sums_t& dots, memory_t& memory) {
         if (tile.has_ambient()) {
-            take_ambient<sigmoid_ak, group_tile>(p, block, tile, dots, memory);
+            take_ambient<sigmoid_ak, tile_t>(p, block, tile, plan, dots, memory);
         } else {
 #pragma unroll
             for (auto& down : dots)
@@ -91,8 +113,8 @@ template <bool sigmoid_ak> struct force_pass {
         store(dots, panel, p.panel_stride);
         if (!tile.named)
             return;
-        group_tile::sync();
-        each_named<group_tile>(p, tile, [&](unsigned row, unsigned column, float coefficient) {
+        tile_t::sync();
+        each_named<tile_t>(p, tile, [&](unsigned row, unsigned column, float coefficient) {
             __nv_bfloat16& at = panel[std::size_t(row) * p.panel_stride + column];
             at = __float2bfloat16(__bfloat162float(at) + coefficient);
         });
@@ -100,24 +122,21 @@ template <bool sigmoid_ak> struct force_pass {
 
 private:
     /** Four lanes hold 8 columns of a row: of 32 columns at a time, each stores 8. */
-    static __device__ __forceinline__ void store(group_tile::sums_t const& values, __nv_bfloat16* panel,
+    static __device__ __forceinline__ void store(tile_t::sums_t const& values, __nv_bfloat16* panel,
                                                  std::size_t stride) {
 #pragma unroll
-        for (unsigned down = 0; down != group_tile::downs_k; ++down) {
+        for (unsigned down = 0; down != tile_t::downs_k; ++down) {
 #pragma unroll
             for (unsigned half = 0; half != 2; ++half) {
-                __nv_bfloat16* const row =
-                    panel + group_tile::row_of(down, half) * stride + group_tile::lane() % 4 * lanes_k;
+                __nv_bfloat16* const row = panel + tile_t::row_of(down, half) * stride + tile_t::lane() % 4 * lanes_k;
 #pragma unroll
-                for (unsigned first = 0; first != group_tile::acrosses_k; first += 4) {
+                for (unsigned first = 0; first != tile_t::acrosses_k; first += 4) {
                     std::uint32_t packed[4];
 #pragma unroll
                     for (unsigned i = 0; i != 4; ++i)
-                        packed[i] =
-                            pack(values[down][first + i][2 * half], values[down][first + i][2 * half + 1]);
+                        packed[i] = pack(values[down][first + i][2 * half], values[down][first + i][2 * half + 1]);
                     turn_about(packed);
-                    *reinterpret_cast<uint4*>(row + first * 8) =
-                        make_uint4(packed[0], packed[1], packed[2], packed[3]);
+                    *reinterpret_cast<uint4*>(row + first * 8) = make_uint4(packed[0], packed[1], packed[2], packed[3]);
                 }
             }
         }
@@ -128,8 +147,8 @@ constexpr unsigned stages_k = 4;
 constexpr unsigned boxes_k = tile_k / hopper::box_k; // of 64 columns of a tile's vectors
 constexpr unsigned steps_k = resident_width_k / hopper::box_k;
 constexpr unsigned step_bytes_k = boxes_k * hopper::box_bytes_k;
-constexpr unsigned groups_k = 2;
-constexpr unsigned threads_k = (1 + groups_k) * hopper::group_k;
+constexpr unsigned teams_k = 2;
+template <typename pass_at> constexpr unsigned threads_k = hopper::group_k + teams_k * pass_at::tile_t::threads_k;
 constexpr unsigned words_k = span_tiles_k / 32;
 static_assert(boxes_k == 2, "either block of a cluster copies one of them");
 static_assert(span_tiles_k <= hopper::group_k && block_tiles_k <= span_tiles_k);
@@ -137,10 +156,14 @@ static_assert(span_tiles_k <= hopper::group_k && block_tiles_k <= span_tiles_k);
 template <typename pass_at> struct score_memory {
     std::byte rows[steps_k][step_bytes_k];
     std::byte ring[stages_k][step_bytes_k];
-    typename pass_at::memory_t groups[groups_k];
-    hopper::barrier rows_there, full[stages_k], empty[stages_k];
+    typename pass_at::memory_t teams[teams_k];
+    hopper::barrier rows_there[steps_k], full[stages_k], empty[stages_k];
     std::uint32_t live[words_k];
 };
+
+constexpr std::size_t shared_bytes_of_block_k = 227 * 1024;
+static_assert(sizeof(score_memory<sum_pass<false>>) <= shared_bytes_of_block_k);
+static_assert(sizeof(score_memory<force_pass<false>>) <= shared_bytes_of_block_k);
 
 /** The tiles whose bits are set, in order. */
 struct live_tiles {
@@ -161,36 +184,44 @@ struct live_tiles {
     }
 };
 
-/** The group's product of the block's rows with the columns that come through the ring. Groups take turns: a barrier
- *  tells only the last phase from the one before, so that no group may wait for a later one. */
+/** The barrier at which a team waits for its turn. */
+__device__ __forceinline__ unsigned turn_of(unsigned team) { return 1 + teams_k + team; }
+
+/** The team's product of the block's rows with the columns that come through the ring. Teams take turns: a barrier
+ *  tells only the last phase from the one before, so that none may wait for a later one. */
 template <typename pass_at>
-__device__ __forceinline__ void multiply(score_memory<pass_at>& memory, unsigned steps, unsigned group,
-                                         hopper::ring_place<stages_k>& at, group_tile::sums_t& dots) {
+__device__ __forceinline__ void multiply(score_memory<pass_at>& memory, unsigned steps,
+                                         hopper::ring_place<stages_k>& at, typename pass_at::tile_t::sums_t& dots) {
     using namespace hopper;
-    auto const release = [&](unsigned stage) {
-        if (group_tile::thread() < 2)
-            memory.empty[stage].arrive(group_tile::thread());
+    using tile = typename pass_at::tile_t;
+    auto const fence = [&] {
+#pragma unroll
+        for (auto& down : dots)
+            fence_sums(down);
     };
-    std::uint32_t const rows = shared_place(memory.rows), ring = shared_place(memory.ring);
+    auto const release = [&](unsigned stage) {
+        unsigned const own = threadIdx.x % group_k;
+        if (own < 2)
+            memory.empty[stage].arrive(own);
+    };
+    std::uint32_t const rows = shared_place(memory.rows) + tile::group() * tile::downs_k * box_bytes_k;
+    std::uint32_t const ring = shared_place(memory.ring);
     unsigned before = 0;
-    turn_wait(group);
+    named_wait<teams_k * tile::threads_k>(turn_of(tile::team()));
     for (unsigned step = 0; step != steps; ++step) {
+        memory.rows_there[step].wait(0);
         memory.full[at.stage].wait(at.parity);
         std::uint32_t const left = rows + step * step_bytes_k, right = ring + at.stage * step_bytes_k;
-#pragma unroll
-        for (auto& half : dots)
-            fence_sums(half);
+        fence();
         products_begin();
 #pragma unroll
         for (unsigned depth = 0; depth != box_k; depth += depth_k)
 #pragma unroll
-            for (unsigned down = 0; down != group_tile::downs_k; ++down)
+            for (unsigned down = 0; down != tile::downs_k; ++down)
                 multiply_add<Major::K, Major::K>(dots[down], by_depth(left + down * box_bytes_k + depth * 2),
                                                  by_depth(right + depth * 2), step + depth != 0);
         products_commit();
-#pragma unroll
-        for (auto& half : dots)
-            fence_sums(half);
+        fence();
         if (step != 0) {
             products_wait<1>();
             release(before);
@@ -198,63 +229,63 @@ __device__ __forceinline__ void multiply(score_memory<pass_at>& memory, unsigned
         before = at.stage;
         at.advance();
     }
-    turn_give(group ^ 1);
+    named_arrive<teams_k * tile::threads_k>(turn_of(tile::team() ^ 1));
     products_wait<0>();
-#pragma unroll
-    for (auto& half : dots)
-        fence_sums(half);
+    fence();
     release(before);
 }
 
 /**
- *  Two blocks of threads, a cluster, take two tiles of rows beside each other, which stay in shared memory; the tiles of
- *  columns pass by, each copied once for both. Two groups of warps take turns at them: while one multiplies, the other
+ *  Two blocks of threads, a cluster, take two tiles of rows beside each other, which stay in shared memory; the tiles
+ * of columns pass by, each copied once for both. Two teams of warps take turns at them: while one multiplies, the other
  *  takes exponentials.
  *  @param chunk Tiles of columns of a cluster. @param vectors In places' order.
  */
 template <typename pass_at>
-__global__ void __launch_bounds__(threads_k, 1)
+__global__ void __launch_bounds__(threads_k<pass_at>, 1)
     score_tiles(problem p, typename pass_at::view_t view, unsigned chunk, __grid_constant__ CUtensorMap const vectors) {
     using namespace hopper;
+    using tile_t = typename pass_at::tile_t;
     extern __shared__ __align__(1024) std::byte shared[];
     auto& memory = *reinterpret_cast<score_memory<pass_at>*>(shared);
+    let_later_kernels_begin();
     if (!pass_at::may_be_live(p, view))
-        return;
+        return depend_on_earlier_kernels();
     unsigned const rank = block_of_cluster();
     std::uint32_t const upper = view.first_i + blockIdx.z * 2, i = upper + rank;
     std::uint32_t const across = min(pass_at::side_k, p.tiles - view.first_j);
     std::uint32_t const first = blockIdx.y * chunk, count = first < across ? min(chunk, across - first) : 0;
     std::uint32_t const first_j = view.first_j + first;
-    if (threadIdx.x < words_k * 32) {
-        std::uint32_t const j = first_j + threadIdx.x;
-        bool const live =
-            threadIdx.x < count && (pass_at::is_live(p, upper, j) || pass_at::is_live(p, upper + 1, j));
-        std::uint32_t const word = __ballot_sync(whole_warp_k, live);
-        if (threadIdx.x % warp_k == 0)
-            memory.live[threadIdx.x / warp_k] = word;
-    }
+    unsigned const steps = p.padded_width / box_k;
     if (threadIdx.x == 0) {
         prefetch(vectors);
-        memory.rows_there.init(1);
+        for (unsigned step = 0; step != steps; ++step)
+            memory.rows_there[step].init(1);
         for (unsigned stage = 0; stage != stages_k; ++stage)
-            memory.full[stage].init(1), memory.empty[stage].init(2); // a group of either block
+            memory.full[stage].init(1), memory.empty[stage].init(2 * tile_t::groups_k); // those of either block
         barriers_are_ready();
+        for (unsigned step = 0; step != steps; ++step) {
+            memory.rows_there[step].expect(step_bytes_k);
+            for (unsigned box = 0; box != boxes_k; ++box)
+                copy_box(shared_place(memory.rows[step]) + box * box_bytes_k, vectors, static_cast<int>(step * box_k),
+                         static_cast<int>(i * tile_k + box * box_k), memory.rows_there[step]);
+        }
+    }
+    if (threadIdx.x >= group_k && threadIdx.x < group_k + words_k * 32) {
+        std::uint32_t const at = threadIdx.x - group_k, j = first_j + at;
+        bool const live = at < count && (pass_at::is_live(p, upper, j) || pass_at::is_live(p, upper + 1, j));
+        std::uint32_t const word = __ballot_sync(whole_warp_k, live);
+        if (at % warp_k == 0)
+            memory.live[at / warp_k] = word;
     }
     __syncthreads();
     cluster_sync();
 
-    unsigned const steps = p.padded_width / box_k;
     live_tiles tiles{memory.live};
     ring_place<stages_k> at;
     if (threadIdx.x < group_k) {
         give_registers<24>();
         if (threadIdx.x == 0) {
-            memory.rows_there.expect(steps * step_bytes_k);
-            for (unsigned step = 0; step != steps; ++step)
-                for (unsigned box = 0; box != boxes_k; ++box)
-                    copy_box(shared_place(memory.rows[step]) + box * box_bytes_k, vectors,
-                             static_cast<int>(step * box_k), static_cast<int>(i * tile_k + box * box_k),
-                             memory.rows_there);
             for (std::uint32_t j = tiles.take(); j != words_k * 32; j = tiles.take()) {
                 for (unsigned step = 0; step != steps; ++step) {
                     memory.empty[at.stage].wait(at.parity ^ 1);
@@ -267,24 +298,35 @@ __global__ void __launch_bounds__(threads_k, 1)
             }
         }
     } else {
-        take_registers<240>();
-        unsigned const group = threadIdx.x / group_k - 1;
-        memory.rows_there.wait(0);
-        if (group == 1)
-            turn_give(0);
+        take_registers<pass_at::registers_k>();
+        unsigned const team = tile_t::team();
+        if (team == 1)
+            named_arrive<teams_k * tile_t::threads_k>(turn_of(0));
         unsigned turn = 0;
+        bool first_of_all = true;
         for (std::uint32_t j = tiles.take(); j != words_k * 32; j = tiles.take()) {
-            if (turn++ % groups_k != group) {
+            if (turn++ % teams_k != team) {
                 at.advance(steps);
                 continue;
             }
-            group_tile::sums_t dots;
-            multiply(memory, steps, group, at, dots);
-            if (pass_at::is_live(p, i, first_j + j))
-                pass_at::take(p, view, tile_pair(p, i, first_j + j), dots, memory.groups[group]);
+            // What needs no product comes before it, while the other group multiplies.
+            tile_pair const tile(p, min(i, p.tiles - 1), first_j + j);
+            bool const live = pass_at::is_live(p, i, first_j + j);
+            auto& own_memory = memory.teams[team];
+            auto const plan = pass_at::prepare(p, tile, own_memory);
+            typename tile_t::sums_t dots;
+            multiply(memory, steps, at, dots);
+            if (first_of_all)
+                depend_on_earlier_kernels(); // what is written from here on, they may still read
+            first_of_all = false;
+            if (live)
+                pass_at::take(p, view, tile, plan, dots, own_memory);
         }
     }
     __syncwarp();
+    for (unsigned step = 0; step != steps; ++step)
+        memory.rows_there[step].wait(0); // where no tile is live, nothing else has waited
+    depend_on_earlier_kernels();
     cluster_sync(); // no block leaves while the other copies into it, or arrives at its barriers
 }
 
@@ -302,8 +344,7 @@ unsigned count_chunks(unsigned clusters, unsigned pairs, unsigned across) {
     return best;
 }
 
-template <typename pass_at>
-void score(stream const& stream, problem const& p, typename pass_at::view_t const& view) {
+template <typename pass_at> void score(stream const& stream, problem const& p, typename pass_at::view_t const& view) {
     unsigned const down = std::min(pass_at::side_k, p.tiles - view.first_i),
                    across = std::min(pass_at::side_k, p.tiles - view.first_j);
     unsigned const pairs = ceil_divide(down, 2u);
@@ -311,7 +352,7 @@ void score(stream const& stream, problem const& p, typename pass_at::view_t cons
         count_chunks(std::max(1u, static_cast<unsigned>(stream.multiprocessors) / 2), pairs, across);
     CUtensorMap const vectors =
         tensor_map_of(stream, p.vectors, std::size_t(p.tiles) * tile_k, p.padded_width, p.padded_width);
-    launch_clusters(stream, score_tiles<pass_at>, dim3(2), dim3(2, chunks, pairs), threads_k,
+    launch_clusters(stream, score_tiles<pass_at>, pass_at::begin_k, dim3(2), dim3(2, chunks, pairs), threads_k<pass_at>,
                     sizeof(score_memory<pass_at>), p, view, ceil_divide(across, chunks), vectors);
 }
 

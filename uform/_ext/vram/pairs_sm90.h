@@ -1,4 +1,5 @@
-/** Pairwise losses' passes over tiles by Hopper's warp groups, in the place of those by warps. */
+/** Pairwise losses' passes over tiles by Hopper's warp groups, in the place of those by warps. Defined where that
+ *  architecture is compiled. */
 #pragma once
 
 #include "vram/pairs_forces.cuh"
@@ -9,14 +10,8 @@ namespace uform::vram::pairs::sm90 {
 /** The widest vectors of which a tile's rows stay in shared memory while its columns pass by. */
 inline constexpr std::uint32_t resident_width_k = 512;
 
-/** Whether these kernels are there for the stream's GPU. Products take any width, scores up to `resident_width_k`. */
-inline bool serves([[maybe_unused]] stream const& stream) noexcept {
-#if UFORM_WITH_SM90
-    return stream.gpu_class == uform_gpu_class_hopper_k;
-#else
-    return false;
-#endif
-}
+/** Whether these kernels run on the stream's GPU. Products take any width, scores up to `resident_width_k`. */
+inline bool serves(stream const& stream) noexcept { return stream.gpu_class == uform_gpu_class_hopper_k; }
 
 inline bool serves_scores(stream const& stream, problem const& p) noexcept {
     return serves(stream) && p.padded_width <= resident_width_k;
@@ -29,7 +24,8 @@ void sum_tiles(stream const&, problem const&, span_view const&);
 void fill_panel(stream const&, problem const&, block_view const&);
 
 // pairs_products_sm90.cu
-/** Adds the panel's products with the vectors to the gradients of its rows and of its columns, and merges their sums. */
+/** Adds the panel's products with the vectors to the gradients of its rows and of its columns, and merges their sums.
+ */
 void multiply_panel(stream const&, problem const&, block_view const&);
 
 } // namespace uform::vram::pairs::sm90

@@ -38,6 +38,40 @@ __device__ __forceinline__ float softplus_of_power(float x) {
     return fmaf(2 * y, series, fmaxf(x, 0.f) * ln_2_k);
 }
 
+/** Sums of `value(dot)` over every row and every column, each kept by `maximum`. */
+template <typename tile_at, typename value_at>
+__device__ __forceinline__ void sum_values(typename tile_at::sums_t const& dots, float maximum, value_at&& value,
+                                           sums_memory<tile_at>& memory) {
+    float rows[tile_at::downs_k][2] = {};
+#pragma unroll
+    for (unsigned strip = 0; strip != tile_at::acrosses_k / 4; ++strip) {
+        float columns[strip_k] = {};
+#pragma unroll
+        for (unsigned i = 0; i != strip_k; ++i) {
+#pragma unroll
+            for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+#pragma unroll
+                for (unsigned half = 0; half != 2; ++half) {
+                    float const one = value(dots[down][strip * 4 + i / 2][2 * half + i % 2]);
+                    rows[down][half] += one;
+                    columns[i] += one;
+                }
+            }
+        }
+        float const column = sum_strip(columns);
+        memory.by_column[tile_at::warp_down()][strip_column<tile_at>(strip)] = {maximum, column};
+    }
+#pragma unroll
+    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+#pragma unroll
+        for (unsigned half = 0; half != 2; ++half) {
+            float const row = over_row(rows[down][half], add{});
+            if (tile_at::lane() % 4 == 0)
+                memory.by_row[tile_at::warp_across()][tile_at::row_of(down, half)] = {maximum, row};
+        }
+    }
+}
+
 /** Where both directions hold every pair and one temperature rules, powers serve rows and columns alike. Answers false,
  *  for the warp, where they lie too far apart. */
 template <typename tile_at>
@@ -45,45 +79,21 @@ __device__ __forceinline__ bool sum_shared(typename tile_at::sums_t const& dots,
                                            sums_memory<tile_at>& memory) {
     float high = -INFINITY, low = INFINITY;
 #pragma unroll
-    for (unsigned down = 0; down != tile_at::downs_k; ++down)
+    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
 #pragma unroll
-        for (unsigned across = 0; across != tile_at::acrosses_k; ++across)
+        for (unsigned i = 0; i != 4; ++i) {
+            float most = dots[down][0][i], least = dots[down][0][i]; // a chain each, for they wait for one another
 #pragma unroll
-            for (unsigned i = 0; i != 4; ++i)
-                high = fmaxf(high, dots[down][across][i]), low = fminf(low, dots[down][across][i]);
+            for (unsigned across = 1; across != tile_at::acrosses_k; ++across)
+                most = fmaxf(most, dots[down][across][i]), least = fminf(least, dots[down][across][i]);
+            high = fmaxf(high, most), low = fminf(low, least);
+        }
+    }
     high = over_column(over_row(high, largest{}), largest{}) * slope;
     low = over_column(over_row(low, least{}), least{}) * slope;
     if (!(high - low <= shared_exponents_k))
         return false;
-
-    float columns[tile_at::acrosses_k][2] = {};
-#pragma unroll
-    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
-#pragma unroll
-        for (unsigned half = 0; half != 2; ++half) {
-            float row = 0;
-#pragma unroll
-            for (unsigned across = 0; across != tile_at::acrosses_k; ++across) {
-                float const first = power_of_2(fmaf(dots[down][across][2 * half], slope, -high));
-                float const second = power_of_2(fmaf(dots[down][across][2 * half + 1], slope, -high));
-                row += first + second;
-                columns[across][0] += first;
-                columns[across][1] += second;
-            }
-            row = over_row(row, add{});
-            if (tile_at::lane() % 4 == 0)
-                memory.by_row[tile_at::warp_across()][tile_at::row_of(down, half)] = {high, row};
-        }
-    }
-#pragma unroll
-    for (unsigned across = 0; across != tile_at::acrosses_k; ++across) {
-#pragma unroll
-        for (unsigned i = 0; i != 2; ++i) {
-            float const column = over_column(columns[across][i], add{});
-            if (tile_at::lane() < 4)
-                memory.by_column[tile_at::warp_down()][tile_at::column_of(across) + i] = {high, column};
-        }
-    }
+    sum_values<tile_at>(dots, high, [&](float dot) { return power_of_2(fmaf(dot, slope, -high)); }, memory);
     return true;
 }
 
@@ -167,34 +177,38 @@ struct span_view {
     }
 };
 
-/** Sums a tile into the span's memory. All threads of the tile take part. */
+/** What can be made ready before the tile's product is there. All threads of the tile take part. */
+template <typename tile_at>
+__device__ __forceinline__ void prepare_tile(problem const& p, tile_pair const& tile, sums_memory<tile_at>& memory) {
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        (columns ? memory.column_side : memory.row_side)[own] = p.terms[(columns ? tile.j : tile.i) * tile_k + own];
+    });
+    if (!tile.is_plain())
+        exclude_all<tile_at>(p, tile, memory.excluded);
+    tile_at::sync();
+}
+
+/** Sums a prepared tile into the span's memory. All threads of the tile take part; a barrier must follow. */
 template <bool sigmoid_ak, typename tile_at>
 __device__ __forceinline__ void sum_tile(problem const& p, span_view const& span, tile_pair const& tile,
                                          typename tile_at::sums_t const& dots, sums_memory<tile_at>& memory) {
-    unsigned const own = tile_at::thread();
-    memory.row_side[own] = p.terms[tile.i * tile_k + own];
-    memory.column_side[own] = p.terms[tile.j * tile_k + own];
-    bool const plain = tile.is_plain();
-    if (!plain)
-        exclude_all(p, tile, own, memory.excluded);
-    tile_at::sync();
-    bool done = false;
-    if constexpr (!sigmoid_ak)
-        done = plain && p.groups == 1 && sum_shared<tile_at>(dots, memory.row_side[0].slope, memory);
-    if (!done)
+    bool const plain = tile.is_plain(), shared = plain && p.groups == 1;
+    row_terms const terms = memory.row_side[0];
+    if (sigmoid_ak && shared)
+        sum_values<tile_at>(
+            dots, -INFINITY, [&](float dot) { return softplus_of_power(fmaf(dot, terms.slope, terms.offset)); },
+            memory);
+    else if (sigmoid_ak || !shared || !sum_shared<tile_at>(dots, terms.slope, memory))
         sum_each<sigmoid_ak, tile_at>(dots, !plain, memory);
     tile_at::sync();
-    partial_sum by_row = memory.by_row[0][own], by_column = memory.by_column[0][own];
-#pragma unroll
-    for (unsigned warp = 1; warp < tile_at::warps_across_k; ++warp)
-        by_row = combine(by_row, memory.by_row[warp][own]);
-#pragma unroll
-    for (unsigned warp = 1; warp < tile_at::warps_down_k; ++warp)
-        by_column = combine(by_column, memory.by_column[warp][own]);
     std::uint32_t const i = tile.i - span.first_i, j = tile.j - span.first_j;
-    p.span_sums[span.at(0, j, i * tile_k + own)] = by_row;
-    p.span_sums[span.at(1, i, j * tile_k + own)] = by_column;
-    tile_at::sync(); // the next tile overwrites all this
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        partial_sum sum = columns ? memory.by_column[0][own] : memory.by_row[0][own];
+        unsigned const warps = columns ? tile_at::warps_down_k : tile_at::warps_across_k;
+        for (unsigned warp = 1; warp < warps; ++warp)
+            sum = combine(sum, columns ? memory.by_column[warp][own] : memory.by_row[warp][own]);
+        p.span_sums[span.at(columns, columns ? i : j, (columns ? j : i) * tile_k + own)] = sum;
+    });
 }
 
 } // namespace uform::vram::pairs

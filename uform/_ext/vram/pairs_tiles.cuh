@@ -2,6 +2,8 @@
  */
 #pragma once
 
+#include <type_traits>
+
 #include "vram/elementwise.cuh"
 #include "vram/mma_tile.cuh"
 #include "vram/pairs.h"
@@ -10,8 +12,6 @@ namespace uform::vram::pairs {
 
 /** Two blocks of threads on a multiprocessor: one multiplies while the other takes exponentials. */
 using score_tile = mma_tile<tile_k, tile_k, 2, 2, 3>;
-static_assert(score_tile::threads_k == tile_k, "a thread looks after one row and one column of a tile");
-
 /** What a tile tells of one direction of its pairs. */
 enum class view { nothing, some, everything };
 
@@ -110,14 +110,28 @@ __device__ inline void exclude(problem const& p, std::uint32_t place, std::uint3
         bits[place % tile_k / 32] |= 1u << place % 32;
 }
 
-/** All threads of the tile take part, each at its `own` row and column; a barrier must follow. */
-__device__ inline void exclude_all(problem const& p, tile_pair const& tile, unsigned own, exclusions& to) {
-    exclude(p, tile.i * tile_k + own, tile.j, tile.named, to.forth[own]);
-    if (!tile.diagonal())
-        exclude(p, tile.j * tile_k + own, tile.i, tile.named, to.back[own]);
-    else
-        for (std::uint32_t& word : to.back[own])
-            word = ~0u;
+/** Calls `body(own, columns)` for every row and every column of a tile, which all of its threads share. */
+template <typename tile_at, typename body_at> __device__ __forceinline__ void each_line(body_at&& body) {
+    static_assert(2 * tile_k % tile_at::threads_k == 0);
+#pragma unroll
+    for (unsigned at = 0; at != 2 * tile_k; at += tile_at::threads_k) {
+        unsigned const line = at + tile_at::thread();
+        body(line % tile_k, line >= tile_k);
+    }
+}
+
+/** All threads of the tile take part; a barrier must follow. */
+template <typename tile_at>
+__device__ inline void exclude_all(problem const& p, tile_pair const& tile, exclusions& to) {
+    each_line<tile_at>([&](unsigned own, bool columns) {
+        if (!columns)
+            exclude(p, tile.i * tile_k + own, tile.j, tile.named, to.forth[own]);
+        else if (!tile.diagonal())
+            exclude(p, tile.j * tile_k + own, tile.i, tile.named, to.back[own]);
+        else
+            for (std::uint32_t& word : to.back[own])
+                word = ~0u;
+    });
 }
 
 /** Whether a row's bits exclude a column, and the other way round; a word is looked up once for 32 of them. */
@@ -144,6 +158,36 @@ __device__ __forceinline__ void multiply_tile(problem const& p, tile_pair const&
                                                         p.padded_width);
             depth += score_tile::depth_k;
         });
+}
+
+/** Columns that a thread has of four blocks of 8, which lie side by side. */
+inline constexpr unsigned strip_k = 8;
+
+/** The lane's own column of those that eight lanes share, in strip `strip` of the tile's part that the warp has. */
+template <typename tile_at> __device__ __forceinline__ unsigned strip_column(unsigned strip) {
+    unsigned const index = tile_at::lane() / 4;
+    return tile_at::column_of(strip * 4 + index / 2) + index % 2;
+}
+
+/** Eight lanes hold parts of the same eight columns: each gets one column's sum, see `strip_column`. The order is
+ * fixed.
+ */
+__device__ __forceinline__ float sum_strip(float (&parts)[strip_k]) {
+    unsigned const lane = threadIdx.x;
+    auto const halve = [&]<unsigned half_ak>(std::integral_constant<unsigned, half_ak>) {
+        constexpr unsigned bit_k = half_ak * 4;
+        bool const upper = lane & bit_k;
+#pragma unroll
+        for (unsigned i = 0; i != half_ak; ++i) {
+            float const other =
+                __shfl_xor_sync(whole_warp_k, upper ? parts[i] : parts[i + half_ak], static_cast<int>(bit_k));
+            parts[i] = (upper ? parts[i + half_ak] : parts[i]) + other;
+        }
+    };
+    halve(std::integral_constant<unsigned, 4>{});
+    halve(std::integral_constant<unsigned, 2>{});
+    halve(std::integral_constant<unsigned, 1>{});
+    return parts[0];
 }
 
 inline constexpr float log2_e_k = 1.4426950408889634f;

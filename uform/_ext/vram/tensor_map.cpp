@@ -15,8 +15,8 @@ encode_t find_encode(stream const& stream) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
     constexpr unsigned since = 12000;
-    check_cuda(
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, since, cudaEnableDefault, &result), stream);
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, since, cudaEnableDefault, &result),
+               stream);
     if (result != cudaDriverEntryPointSuccess || found == nullptr)
         fail(uform_status_device_k, stream.operation, ": the driver has no cuTensorMapEncodeTiled");
     return reinterpret_cast<encode_t>(found);

@@ -1,7 +1,7 @@
 /**
  *  Hopper's own instructions: tensors copied in bulk, barriers that count their bytes, products of a group of four
- *  warps. Operands lie in shared memory as boxes of 64 by 64 bfloat16, 8 KiB each, with the 128-byte swizzle: chunk c of
- *  line l lies at c ^ (l % 8).
+ *  warps. Operands lie in shared memory as boxes of 64 by 64 bfloat16, 8 KiB each, with the 128-byte swizzle: chunk c
+ * of line l lies at c ^ (l % 8).
  */
 #pragma once
 
@@ -77,18 +77,20 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-/** The threads of one group alone; barrier 0 is the block's. */
-__device__ __forceinline__ void group_sync() {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / group_k), "n"(group_k) : "memory");
+/** A barrier of the block among so many of its threads. 0 is that of all. */
+template <unsigned threads_ak> __device__ __forceinline__ void named_wait(unsigned name) {
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(threads_ak) : "memory");
+}
+/** An arrival at it by a thread that does not wait there. */
+template <unsigned threads_ak> __device__ __forceinline__ void named_arrive(unsigned name) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "n"(threads_ak) : "memory");
 }
 
-/** Two groups, at a barrier of the block that `turn` names: one waits there until the other has arrived. */
-__device__ __forceinline__ void turn_wait(unsigned turn) {
-    asm volatile("bar.sync %0, %1;" ::"r"(8 + turn), "n"(2 * group_k) : "memory");
-}
-__device__ __forceinline__ void turn_give(unsigned turn) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(8 + turn), "n"(2 * group_k) : "memory");
-}
+/** The kernel that follows on the stream may be placed where this one leaves room, if it was launched to. */
+__device__ __forceinline__ void let_later_kernels_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+/** Until all that came before on the stream is done and seen. A kernel that was launched early must not end without:
+ *  those behind it wait for it alone. */
+__device__ __forceinline__ void depend_on_earlier_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 /** Registers that each thread of the group has from here on. */
 template <unsigned count_ak> __device__ __forceinline__ void take_registers() {
