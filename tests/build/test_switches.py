@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.small_tree import make_cutlass, make_program, make_toolkit
 from third_party.finder import CudaToolkit, Cutlass, find_cuda, find_cutlass
 from tools.build.compilers import CudaCompiler, HostCompiler, slow_kernel
 from tools.build.library import find_toolchain
@@ -114,22 +115,8 @@ def test_demanded_vram_without_nvcc_says_what_is_missing(monkeypatch: pytest.Mon
     assert "nvcc" in toolchain.ram_only
 
 
-def fake_toolkit(home: Path) -> Path:
-    """A folder that looks like a CUDA toolkit; answers its nvcc."""
-    for name, text in [
-        ("bin/nvcc", ""),
-        ("include/cuda_runtime.h", ""),
-        ("include/cuda_runtime_api.h", "#define CUDART_VERSION  13020\n"),
-        ("lib/libcudart_static.a", ""),
-    ]:
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text)
-    (home / "bin/nvcc").chmod(0o755)
-    return home / "bin/nvcc"
-
-
 def test_cuda_is_found_by_home_by_path_and_behind_a_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    nvcc = fake_toolkit(tmp_path / "toolkit")
+    nvcc = make_toolkit(tmp_path / "toolkit")
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
@@ -141,17 +128,11 @@ def test_cuda_is_found_by_home_by_path_and_behind_a_script(monkeypatch: pytest.M
     monkeypatch.delenv("CUDA_HOME")
     monkeypatch.setenv("PATH", str(nvcc.parent))
     assert find_cuda(wheels=False) == by_home
-    script = tmp_path / "scripts" / "nvcc"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nexec {nvcc} "$@"\n')
-    script.chmod(0o755)
+    script = make_program(tmp_path / "scripts" / "nvcc", f'#!/bin/sh\nexec {nvcc} "$@"\n')
     monkeypatch.setenv("PATH", str(script.parent))
     assert find_cuda(wheels=False) == by_home
 
 
 def test_cutlass_is_found_by_its_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    header = tmp_path / "include" / "cutlass" / "version.h"
-    header.parent.mkdir(parents=True)
-    header.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n")
-    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    monkeypatch.setenv("CUTLASS_PATH", str(make_cutlass(tmp_path)))
     assert find_cutlass() == Cutlass(tmp_path / "include", "4.2.1")

@@ -72,7 +72,7 @@ class HostCompiler:
             output=output,
             command=(self.cache, *command) if self.cache else command,
             inputs=(source,),
-            identity=("compile", str(source), self.version, *flags, *identity),
+            identity=("compile", source.name, self.version, *flags, *identity),
             depfile=depfile,
             foreign=tuple(system_includes),
             environment=cache_environment(self.root),
