@@ -1,6 +1,6 @@
 """Trains and runs one encoder over text, images, video and audio."""
 
-from uform import losses, progress
+from uform import data, losses, progress
 from uform._ext.arena import Arena, ArenaBuffer
 from uform._ext.config import (
     AudioShape,
@@ -77,6 +77,7 @@ __all__ = [
     "Trainer",
     "TrainerStepStats",
     "VideoShape",
+    "data",
     "get_cython_path",
     "get_decoder",
     "get_include",

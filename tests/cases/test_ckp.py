@@ -194,6 +194,17 @@ def test_CKP_11_other_count_of_devices(path: Path, devices: int) -> None:
         assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_CKP_11_no_item_is_repeated_or_lost() -> None:
+    """Two epochs of 25 items in batches of 8, which four hosts begin, two go on with and one ends."""
+    read: list[int] = []
+    for step, hosts in enumerate([4] * 3 + [2] * 2 + [1] * 3):
+        for host in range(hosts):
+            resumed = uform.data.batches(25, size=8, step=step, host_domain_index=host, host_domain_count=hosts)
+            read += next(resumed).tolist()
+    assert sorted(read[:25]) == sorted(read[25:]) == list(range(25))
+    assert read == [*uform.data.order(25, epoch=0), *uform.data.order(25, epoch=1)]
+
+
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
