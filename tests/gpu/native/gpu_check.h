@@ -190,6 +190,13 @@ private:
     std::uint8_t* base_ = nullptr;
 };
 
+/** The columns with what RAM's `columns_expand` makes of them. */
+inline columns_fixture const& expanded(columns_fixture& columns) {
+    ram_device const device(1);
+    device.run(device.operations().columns_expand, columns.view);
+    return columns;
+}
+
 /** A fixture of columns as the device has it. Codes are uploaded as the fixture has them at that time. */
 class device_columns {
 public:
@@ -251,11 +258,14 @@ inline std::vector<double> to_double(std::vector<float> const& values) { return 
 
 /* ----------------------------------------------------------------------------------------------------- the verdicts */
 
-/** Prints and counts one check; NaN never passes. */
-inline bool check(std::string const& name, double error, double bound) {
+/** Prints and counts one check; NaN never passes. @param naive The error from which the bound follows, if from one. */
+inline bool check(std::string const& name, double error, double bound, double naive = 0) {
     bool const holds = error <= bound;
     ++(holds ? native_test::counters().passed : native_test::counters().failed);
-    std::printf("%s %s %.3e %.3e\n", holds ? "ok" : "FAIL", name.c_str(), error, bound);
+    std::printf("%s %s %.3e %.3e", holds ? "ok" : "FAIL", name.c_str(), error, bound);
+    if (naive > 0)
+        std::printf(" naive %.3e", naive);
+    std::printf("\n");
     return holds;
 }
 
@@ -267,12 +277,21 @@ inline bool check(std::string const& name, bool holds) { return check(name, hold
  */
 inline bool check_close(std::string const& name, std::vector<float> const& got, std::vector<float> const& naive,
                         std::vector<double> const& expected) {
-    return check(name, relative_error(got, expected), 2 * relative_error(naive, expected) + 1e-3);
+    double const of_naive = relative_error(naive, expected);
+    return check(name, relative_error(got, expected), 2 * of_naive + 1e-3, of_naive);
 }
 
 /** The same where only the output's rounding to bfloat16 makes a naive implementation differ from double. */
 inline bool check_rounded(std::string const& name, std::vector<float> const& got, std::vector<double> const& expected) {
     return check_close(name, got, rounded(std::vector<float>(expected.begin(), expected.end())), expected);
+}
+
+/** Whether all values from `used` on are zero up to `active`, and past it as they were. */
+inline bool slack_holds(std::vector<float> const& values, std::size_t used, std::size_t active) {
+    bool holds = true;
+    for (std::size_t i = used; i < values.size(); ++i)
+        holds = holds && (i < active ? values[i] == 0 : std::isnan(values[i]));
+    return holds;
 }
 
 template <typename value_at> bool same_bits(std::vector<value_at> const& one, std::vector<value_at> const& two) {
@@ -292,11 +311,13 @@ inline std::vector<float> noise(std::size_t count) {
     return values;
 }
 
-/** Whether the program was asked to time. */
-inline bool wants_bench(int count, char** arguments) {
-    return std::any_of(arguments + 1, arguments + count,
-                       [](char const* one) { return std::string_view(one) == "--bench"; });
+/** Whether the program was given an option. */
+inline bool asked(int count, char** arguments, std::string_view option) {
+    return std::find(arguments + 1, arguments + count, option) != arguments + count;
 }
+
+/** Whether the program was asked to time. */
+inline bool wants_bench(int count, char** arguments) { return asked(count, arguments, "--bench"); }
 
 /** Times what is put on the first device's stream: the median in milliseconds, with a cold cache each time. */
 class stopwatch {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tests/gpu/native/gpu_check.h"
+#include "tests/gpu/native/naive_attention.h"
 #include "vram/attention.h"
 
 namespace {
@@ -93,76 +94,23 @@ template <typename value_at> struct attention_outputs {
     }
 };
 
-double stored(double value) { return value; }
-float stored(float value) { return __bfloat162float(__float2bfloat16(value)); }
-
-/** One head of one segment in `value_at`: in float, what the operation keeps in bfloat16 is rounded to it. */
-template <typename value_at>
-void attend_naively(attention_case const& of, uform_segment_t const& segment, std::uint32_t head,
-                    attention_outputs<value_at>& to) {
-    std::size_t const hidden = of.hidden, length = segment.columns, first = segment.first;
-    auto const gather = [&](std::vector<bf16> const& from, std::size_t stride, std::size_t at) {
-        std::vector<value_at> rows(length * width_k);
-        for (std::size_t i = 0; i != length; ++i)
-            for (std::size_t d = 0; d != width_k; ++d)
-                rows[i * width_k + d] =
-                    value_at(__bfloat162float(from[(first + i) * stride + at + head * width_k + d]));
-        return rows;
-    };
-    auto const q = gather(of.qkv, 3 * hidden, 0), k = gather(of.qkv, 3 * hidden, hidden),
-               v = gather(of.qkv, 3 * hidden, 2 * hidden), g = gather(of.gradient, hidden, 0);
-    std::vector<value_at> dq(q.size()), dk(q.size()), dv(q.size()), weights(length), attended(width_k);
-    auto const dot = [](value_at const* a, value_at const* b) {
-        value_at sum = 0;
-        for (std::size_t d = 0; d != width_k; ++d)
-            sum += a[d] * b[d];
-        return sum;
-    };
-    auto const add = [](value_at* sum, value_at factor, value_at const* row) {
-        for (std::size_t d = 0; d != width_k; ++d)
-            sum[d] += factor * row[d];
-    };
-    for (std::size_t i = 0; i != length; ++i) {
-        value_at peak = -INFINITY, sum = 0, along = 0;
-        for (std::size_t j = 0; j != length; ++j) {
-            weights[j] = dot(&q[i * width_k], &k[j * width_k]) * value_at(scale_k);
-            peak = std::max(peak, weights[j]);
-        }
-        std::fill(attended.begin(), attended.end(), value_at(0));
-        for (std::size_t j = 0; j != length; ++j) {
-            value_at const weight = std::exp(weights[j] - peak);
-            sum += weight;
-            add(attended.data(), stored(weight), &v[j * width_k]);
-        }
-        value_at const log_sum = peak + std::log(sum);
-        to.log_sums[std::size_t(head) * of.count + first + i] = log_sum;
-        for (std::size_t d = 0; d != width_k; ++d) {
-            attended[d] = stored(attended[d] / sum);
-            along += attended[d] * g[i * width_k + d];
-            to.attended[(first + i) * hidden + head * width_k + d] = attended[d];
-        }
-        for (std::size_t j = 0; j != length; ++j) {
-            value_at const weight = std::exp(weights[j] - log_sum);
-            value_at const delta = stored(weight * (dot(&g[i * width_k], &v[j * width_k]) - along));
-            add(&dv[j * width_k], stored(weight), &g[i * width_k]);
-            add(&dq[i * width_k], delta, &k[j * width_k]);
-            add(&dk[j * width_k], delta, &q[i * width_k]);
-        }
-    }
-    for (std::size_t i = 0; i != length; ++i)
-        for (std::size_t d = 0; d != width_k; ++d) {
-            std::size_t const at = (first + i) * hidden + head * width_k + d;
-            to.parts[0][at] = stored(dq[i * width_k + d] * value_at(scale_k));
-            to.parts[1][at] = stored(dk[i * width_k + d] * value_at(scale_k));
-            to.parts[2][at] = stored(dv[i * width_k + d]);
-        }
-}
-
 template <typename value_at> attention_outputs<value_at> naive(attention_case const& of) {
+    auto const rows = [&](std::vector<bf16> const& from, std::size_t count) {
+        std::vector<value_at> values(count);
+        std::transform(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count), values.begin(),
+                       [](bf16 value) { return value_at(__bfloat162float(value)); });
+        return values;
+    };
+    std::vector<value_at> const qkv = rows(of.qkv, of.rows_of(3));
+    naive_attention<value_at> one(of.fixture, of.heads);
+    one.forward(qkv);
+    one.backward(qkv, rows(of.gradient, of.rows_of(1)));
     attention_outputs<value_at> outputs(of.count, of.heads);
-    for (std::uint32_t s = 0; s != of.fixture.counts[1]; ++s)
-        for (std::uint32_t head = 0; head != of.heads; ++head)
-            attend_naively(of, of.fixture.segments[s], head, outputs);
+    outputs.attended = one.attended, outputs.log_sums = one.log_sums;
+    for (std::size_t row = 0; row != of.count; ++row)
+        for (std::size_t part = 0; part != 3; ++part)
+            std::copy_n(&one.qkv_gradient[(row * 3 + part) * of.hidden], of.hidden,
+                        &outputs.parts[part][row * of.hidden]);
     return outputs;
 }
 
@@ -184,13 +132,7 @@ attention_outputs<float> download(attention_case const& of) {
 
 /** Rows [count, active) are zero, and those behind are as they were. */
 bool ends_in_zeros(std::vector<bf16> const& values, attention_case const& of, std::size_t width) {
-    std::size_t const active = of.active() * width;
-    for (std::size_t i = of.count * width; i != values.size(); ++i) {
-        float const value = __bfloat162float(values[i]);
-        if (i < active ? value != 0 : !std::isnan(value))
-            return false;
-    }
-    return true;
+    return slack_holds(to_float(values), of.count * width, of.active() * width);
 }
 
 void check_case(std::string const& name, std::vector<std::uint32_t> const& lengths, std::uint32_t heads,
@@ -248,57 +190,89 @@ void check_leaks(std::vector<std::uint32_t> const& lengths, std::size_t loud, st
     check("no leak from segment " + std::to_string(loud) + ", owned " + std::to_string(owned_columns), same);
 }
 
-/** Too long for a naive loop over all: some queries in double, and some keys given the operation's own log sums. */
+/** What one column of a segment answers as a query and as a key: attended, log_sums, and three gradients. */
+template <typename value_at> struct column_answers {
+    std::vector<value_at> parts[5];
+
+    void append(column_answers const& more) {
+        for (std::size_t i = 0; i != 5; ++i)
+            parts[i].insert(parts[i].end(), more.parts[i].begin(), more.parts[i].end());
+    }
+};
+
+/**
+ *  One column of the first segment, of `length` columns and one head, by loops over that segment; the sums of other
+ *  queries, and how their answers lie along their gradients, are the operation's own.
+ */
+template <typename value_at>
+column_answers<value_at> column_naively(attention_case const& of, attention_outputs<float> const& got,
+                                        std::vector<double> const& along, std::size_t length, std::size_t at) {
+    auto const wide = [](bf16 const* from) {
+        std::vector<value_at> row(width_k);
+        std::transform(from, from + width_k, row.begin(), [](bf16 value) { return value_at(__bfloat162float(value)); });
+        return row;
+    };
+    auto const row = [&](std::size_t part, std::size_t i) { return wide(&of.qkv[(i * 3 + part) * width_k]); };
+    auto const slope = [&](std::size_t i) { return wide(&of.gradient[i * width_k]); };
+    auto const product = [](std::vector<value_at> const& a, std::vector<value_at> const& b) {
+        return dot(a.data(), b.data(), width_k);
+    };
+    auto const add = [](std::vector<value_at>& sum, value_at factor, std::vector<value_at> const& by) {
+        add_scaled(sum.data(), factor, by.data(), width_k);
+    };
+    std::vector<value_at> const own[3] = {row(0, at), row(1, at), row(2, at)}, own_slope = slope(at);
+    value_at const scale = value_at(scale_k);
+    std::vector<value_at> scores(length), attended(width_k), gradients[3];
+    value_at peak = -INFINITY, sum = 0;
+    for (std::size_t j = 0; j != length; ++j)
+        peak = std::max(peak, scores[j] = product(own[0], row(1, j)) * scale);
+    for (std::size_t j = 0; j != length; ++j) {
+        sum += std::exp(scores[j] - peak);
+        add(attended, stored(std::exp(scores[j] - peak)), row(2, j));
+    }
+    value_at const log_sum = peak + std::log(sum);
+    for (std::size_t part = 0; part != 3; ++part)
+        gradients[part].resize(width_k);
+    for (std::size_t j = 0; j != length; ++j) {
+        value_at const weight = std::exp(scores[j] - log_sum);
+        value_at const back = std::exp(product(row(0, j), own[1]) * scale - value_at(got.log_sums[j]));
+        value_at const other = product(slope(j), own[2]) - value_at(along[j]);
+        add(gradients[0], stored(weight * (product(own_slope, row(2, j)) - value_at(along[at]))), row(1, j));
+        add(gradients[1], stored(back * other), row(0, j));
+        add(gradients[2], stored(back), slope(j));
+    }
+    for (std::size_t d = 0; d != width_k; ++d) {
+        attended[d] = stored(attended[d] / sum);
+        for (std::size_t part = 0; part != 3; ++part)
+            gradients[part][d] = stored(part == 2 ? gradients[part][d] : gradients[part][d] * scale);
+    }
+    return {{attended, {log_sum}, gradients[0], gradients[1], gradients[2]}};
+}
+
+/** Too long for naive loops over all: some columns of it. */
 void check_longest(std::uint32_t length) {
     attention_case one({length, 77}, 1, 1, 31);
     one.run(attention_owned_columns(one.active(), one.heads, on().multiprocessors));
-    attention_outputs<float> const got = download(one);
-    auto const row = [&](std::size_t part, std::size_t at) { return &one.qkv[(at * 3 + part) * width_k]; };
-    auto const dot = [](bf16 const* a, bf16 const* b) {
-        double sum = 0;
-        for (std::size_t d = 0; d != width_k; ++d)
-            sum += double(__bfloat162float(a[d])) * double(__bfloat162float(b[d]));
-        return sum;
-    };
+    attention_outputs<float> const all = download(one);
     std::vector<double> along(length);
-    for (std::size_t i = 0; i != length; ++i)
-        for (std::size_t d = 0; d != width_k; ++d)
-            along[i] += double(got.attended[i * width_k + d]) * double(__bfloat162float(one.gradient[i * width_k + d]));
-    std::vector<float> answers[5];
-    std::vector<double> expected[5]; // attended, log_sums, queries, keys, values
+    for (std::size_t i = 0; i != length * std::size_t(width_k); ++i)
+        along[i / width_k] += double(all.attended[i]) * double(__bfloat162float(one.gradient[i]));
+    column_answers<float> got, rough;
+    column_answers<double> expected;
     for (std::size_t at = 5; at < length; at += length / 11) {
-        double sum = 0, attended[width_k] = {}, dq[width_k] = {}, dk[width_k] = {}, dv[width_k] = {};
-        std::vector<double> scores(length);
-        for (std::size_t j = 0; j != length; ++j)
-            sum += std::exp(scores[j] = dot(row(0, at), row(1, j)) * scale_k);
-        for (std::size_t j = 0; j != length; ++j) {
-            double const weight = std::exp(scores[j]) / sum;
-            double const delta = weight * (dot(&one.gradient[at * width_k], row(2, j)) - along[at]) * scale_k;
-            double const back = std::exp(dot(row(0, j), row(1, at)) * scale_k - double(got.log_sums[j]));
-            double const back_delta = back * (dot(&one.gradient[j * width_k], row(2, at)) - along[j]) * scale_k;
-            for (std::size_t d = 0; d != width_k; ++d) {
-                attended[d] += weight * double(__bfloat162float(row(2, j)[d]));
-                dq[d] += delta * double(__bfloat162float(row(1, j)[d]));
-                dk[d] += back_delta * double(__bfloat162float(row(0, j)[d]));
-                dv[d] += back * double(__bfloat162float(one.gradient[j * width_k + d]));
-            }
-        }
-        answers[1].push_back(got.log_sums[at]);
-        expected[1].push_back(std::log(sum));
-        for (std::size_t d = 0; d != width_k; ++d) {
-            answers[0].push_back(got.attended[at * width_k + d]);
-            expected[0].push_back(attended[d]);
-            double const* const gradients[3] = {dq, dk, dv};
-            for (std::size_t part = 0; part != 3; ++part) {
-                answers[2 + part].push_back(got.parts[part][at * width_k + d]);
-                expected[2 + part].push_back(gradients[part][d]);
-            }
-        }
+        auto const part = [&](std::vector<float> const& from) {
+            auto const begin = from.begin() + static_cast<std::ptrdiff_t>(at * width_k);
+            return std::vector<float>(begin, begin + width_k);
+        };
+        got.append(
+            {{part(all.attended), {all.log_sums[at]}, part(all.parts[0]), part(all.parts[1]), part(all.parts[2])}});
+        rough.append(column_naively<float>(one, all, along, length, at));
+        expected.append(column_naively<double>(one, all, along, length, at));
     }
-    // Weights and their gradients are rounded to bfloat16 on the way, 2^-9 each, and what is answered once more.
     char const* const names[5] = {"attended", "log_sums", "queries", "keys", "values"};
     for (std::size_t i = 0; i != 5; ++i)
-        check("one of " + std::to_string(length) + ": " + names[i], relative_error(answers[i], expected[i]), 8e-3);
+        check_close("one of " + std::to_string(length) + ": " + names[i], got.parts[i], rough.parts[i],
+                    expected.parts[i]);
 }
 
 std::vector<std::uint32_t> random_lengths(unsigned seed, std::size_t count, std::uint32_t longest) {
@@ -391,9 +365,7 @@ void bench() {
 
 int main(int count, char** arguments) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    bool const is_short = std::any_of(arguments + 1, arguments + count,
-                                      [](char const* one) { return std::string_view(one) == "--short"; });
-    check_all(!is_short);
+    check_all(!asked(count, arguments, "--short"));
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -1,7 +1,6 @@
 // Rotary positions and the gated unit, against loops in double on the same rounded inputs.
-#include <numbers>
-
 #include "tests/gpu/native/gpu_check.h"
+#include "tests/gpu/native/naive_block.h"
 #include "vram/geglu.h"
 #include "vram/rotary.h"
 
@@ -19,33 +18,9 @@ std::vector<columns_fixture::shape> mixed_shapes() {
             {301, 2, {3, 100, 0}, 301, 4, uform_modality_image_k}};
 }
 
-std::vector<double> turned(columns_fixture const& host, std::uint32_t heads, std::vector<float> const& qkv,
-                           double sign) {
-    constexpr unsigned pairs_of[3][3] = {{32, 0, 0}, {16, 16, 0}, {8, 12, 12}};
-    std::vector<double> result = to_double(qkv);
-    for (std::size_t c = 0; c != host.used(); ++c) {
-        unsigned const axes = host.segments[host.segment_of[c]].axes;
-        unsigned pair = 0;
-        for (unsigned axis = 0; axis != 3; ++axis)
-            for (unsigned j = 0; j != pairs_of[axes - 1][axis]; ++j, ++pair) {
-                double const angle = sign * host.positions[c * UFORM_AXES + axis] *
-                                     std::pow(10000.0, -double(j) / pairs_of[axes - 1][axis]);
-                for (std::size_t head = 0; head != 2 * heads; ++head) {
-                    std::size_t const at = (c * 3 * heads + head) * 64 + pair;
-                    double const first = double(qkv[at]), second = double(qkv[at + 32]);
-                    result[at] = first * std::cos(angle) - second * std::sin(angle);
-                    result[at + 32] = second * std::cos(angle) + first * std::sin(angle);
-                }
-            }
-    }
-    return result;
-}
-
 std::vector<float> rotary_case(std::uint32_t heads, vram::rotary_direction direction, how mode) {
     columns_fixture host(mixed_shapes());
-    ram_device const ram(2);
-    ram.run(ram.operations().columns_expand, host.view);
-    device_columns columns(host);
+    device_columns columns(expanded(host));
     columns.copy_expanded(host);
     std::size_t const used = std::size_t(host.used()) * 3 * heads * 64;
     std::vector<float> const qkv = rounded(random_values(heads).normal(used));
@@ -55,21 +30,11 @@ std::vector<float> rotary_case(std::uint32_t heads, vram::rotary_direction direc
     std::vector<float> const got = to_float(values.download());
     bool const forward = direction == vram::rotary_direction::forward;
     std::string const name = std::string("rotary ") + (forward ? "forward " : "backward ") + std::to_string(heads);
-    check_rounded(name, std::vector<float>(got.begin(), got.begin() + used),
-                  turned(host, heads, qkv, forward ? 1 : -1));
-    bool slack = true;
-    for (std::size_t i = used; i != got.size(); ++i)
-        slack = slack && std::isnan(got[i]);
-    check(name + " slack", slack && values.guarded());
+    std::vector<double> expected = to_double(qkv);
+    turn_naively(host, heads, forward ? 1 : -1, expected);
+    check_rounded(name, std::vector<float>(got.begin(), got.begin() + used), expected);
+    check(name + " slack", slack_holds(got, used, used) && values.guarded());
     return got;
-}
-
-double gelu(double x) { return x / (1 + std::exp(-2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
-
-double gelu_slope(double x) {
-    double const inner = 2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
-    double const sigmoid = 1 / (1 + std::exp(-inner));
-    return sigmoid + x * sigmoid * (1 - sigmoid) * 2 * std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
 }
 
 std::vector<float> geglu_case(std::uint32_t count, std::uint32_t inner, bool in_place, how mode) {
@@ -81,9 +46,10 @@ std::vector<float> geglu_case(std::uint32_t count, std::uint32_t inner, bool in_
     for (std::size_t i = 0; i != slopes.size(); ++i) {
         std::size_t const gate_at = i / inner * 2 * inner + i % inner, up_at = gate_at + inner;
         double const gate = double(gate_up[gate_at]), up = double(gate_up[up_at]), slope = double(slopes[i]);
-        product.push_back(gelu(gate) * up);
-        again_gradient[gate_at] = slope * up * gelu_slope(gate);
-        again_gradient[up_at] = slope * gelu(gate);
+        auto const [value, gate_slope] = naive_gelu(gate);
+        product.push_back(value * up);
+        again_gradient[gate_at] = slope * up * gate_slope;
+        again_gradient[up_at] = slope * value;
     }
     device_array<std::uint32_t> const device_count(std::vector{count});
     device_array<bf16> const operands(to_bf16(gate_up), std::size_t(capacity) * 2 * inner);
@@ -102,10 +68,7 @@ std::vector<float> geglu_case(std::uint32_t count, std::uint32_t inner, bool in_
                              std::vector<double> const& expected, std::size_t width) {
         std::vector<float> const got = to_float(values.download());
         check_rounded(name + what, std::vector<float>(got.begin(), got.begin() + expected.size()), expected);
-        bool slack = values.guarded();
-        for (std::size_t i = expected.size(); i != got.size(); ++i)
-            slack = slack && (i < active * width ? got[i] == 0 : std::isnan(got[i]));
-        check(name + what + " slack", slack);
+        check(name + what + " slack", slack_holds(got, expected.size(), active * width) && values.guarded());
         return got;
     };
     compare(" product", forward, product, inner);

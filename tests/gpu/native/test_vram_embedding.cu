@@ -15,7 +15,7 @@ std::vector<float> run_case(embedding_case const& shape, how mode) {
     auto const [segments, hidden, table_rows, common] = shape;
     columns_fixture host(odd_segments(segments));
     ram_device const ram(2);
-    ram.run(ram.operations().columns_expand, host.view);
+    expanded(host);
     random_values random(table_rows);
     for (std::uint32_t c = 0; c != host.used(); ++c) {
         host.codes[c] = static_cast<std::uint16_t>(c % common == 0 ? table_rows / 2 : random.below(table_rows));
