@@ -18,7 +18,19 @@ import uform
 from tests.helpers.calls import Call
 from tests.helpers.processes import run_python
 from tests.helpers.runs import digest, make_trainer, ram, read_all, resume, shape
-from uform import BatchShape, Contrastive, ImageShape, Masking, Objective, Schedule
+from uform import (
+    AudioShape,
+    BatchShape,
+    Choices,
+    Contrastive,
+    ImageShape,
+    LateInteraction,
+    Masking,
+    Objective,
+    PairLossForm,
+    Schedule,
+    VideoShape,
+)
 
 TEXTS = ["one", "two", "three", "four"]
 CALL = Call(TEXTS, attract=((0, 1, 1.0), (2, 3, 1.0)))
@@ -90,23 +102,28 @@ SAVER = """
         data = Path(target).read_bytes()
         known = [source.read_bytes() for source in sources]
         killed.append(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and data in known)
-    executor = uform.Executor.for_ram(threads=1)
-    step = uform.Trainer.init_ram(executor, resume=target).describe()["step"]
-    print("[%d, %d, %d]" % (len(killed), sum(killed), step))
+    beside = lambda: [name for name in os.listdir(Path(target).parent) if name.startswith(".")]
+    left = len(beside())
+    trainer = uform.Trainer.init_ram(uform.Executor.for_ram(threads=1), resume=target)
+    trainer.save(target)
+    print("[%d, %d, %d, %d, %d]" % (len(killed), sum(killed), trainer.describe()["step"], left, len(beside())))
 """
 
 
 def test_CKP_01_killed_while_saving(path: Path, tmp_path: Path) -> None:
-    """Fifty times: half at a known tensor, half at any time. The file is always one of the two, byte for byte."""
+    """Fifty times: half at a known tensor, half at any time. The file is always one of the two, byte for byte, and what
+    the killed had written beside it is gone with the next save."""
     trainer = make_trainer(**JOINT)
     sources = [tmp_path / "first", tmp_path / "second"]
     for source in sources:
         CALL.step(trainer)
         trainer.save(source)
     path.write_bytes(sources[0].read_bytes())
-    attempts, whole, step = run_python(SAVER, path, *sources)
+    attempts, whole, step, left, after = run_python(SAVER, path, *sources)
     assert (attempts, whole) == (50, 50)
     assert step in (1, 2)
+    assert left >= 1
+    assert after == 0
 
 
 @pytest.mark.parametrize("cut", ["0", "7", "8", "header-1", "header", "end-1"])
@@ -213,9 +230,30 @@ def test_CKP_11_no_item_is_repeated_or_lost() -> None:
         ({"objective": Objective.CONTRASTIVE}, ["objective", "JOINT", "CONTRASTIVE"]),
         ({"batch": BatchShape(image=ImageShape(patch_side=8))}, ["patch_side", "4", "8"]),
         ({"batch": BatchShape(image=ImageShape(patch_side=4, channels=1))}, ["channels", "3", "1"]),
-        ({"contrastive": Contrastive(temperature_groups=3)}, ["temperature", "2", "3"]),
+        ({"contrastive": Contrastive(temperature_groups=3)}, ["contrastive.temperature_groups", "2", "3"]),
+        ({"contrastive": Contrastive(inverse_temperature=20)}, ["contrastive.inverse_temperature", "14.28", "20"]),
+        ({"contrastive": Contrastive(bias=-7)}, ["contrastive.bias", "0", "-7"]),
+        ({"contrastive": Contrastive(pair_loss=PairLossForm.SIGMOID)}, ["contrastive.pair_loss", "1", "3"]),
+        ({"late_interaction": LateInteraction(width=64)}, ["late_interaction", "none", "one was asked"]),
+        ({"choices": Choices(weight=2)}, ["choices", "none", "some were asked"]),
+        ({"batch": BatchShape(video=VideoShape(patch_side=4))}, ["video.patch_side", "0", "4"]),
+        ({"batch": BatchShape(audio=AudioShape(chunk_samples=80))}, ["audio.chunk_samples", "0", "80"]),
     ],
-    ids=["hidden", "depth", "objective", "patch_side", "channels", "temperature_groups"],
+    ids=[
+        "hidden",
+        "depth",
+        "objective",
+        "patch_side",
+        "channels",
+        "temperature_groups",
+        "inverse_temperature",
+        "bias",
+        "pair_loss",
+        "late_interaction",
+        "choices",
+        "video",
+        "audio",
+    ],
 )
 def test_CKP_13_another_shape_names_both(path: Path, fields: dict[str, Any], named: list[str]) -> None:
     trainer = make_trainer(
@@ -223,7 +261,7 @@ def test_CKP_13_another_shape_names_both(path: Path, fields: dict[str, Any], nam
     )
     trainer.save(path)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=named[0]) as refusal:
+    with pytest.raises(ValueError, match=f"{path.name}.*{named[0]}") as refusal:
         resume(path, **fields)
     assert all(word in str(refusal.value) for word in named)
     assert path.read_bytes() == before

@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -534,6 +535,74 @@ void test_cancel_and_throw() {
     CHECK_FAILS(uform_status_invalid_argument_k, PARTS("has failed"), writer.commit());
 }
 
+/** What a process leaves beside `path` that is killed in the middle of writing it. */
+void write_and_be_killed(std::string const& path) {
+    pid_t const child = ::fork();
+    if (child == 0) {
+        safetensors_writer writer(path);
+        writer.declare("a", safetensors_dtype_t::u8, {8});
+        writer.begin();
+        ::raise(SIGKILL);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+std::vector<std::string> names_beside(scratch_t const& scratch, std::string const& name) {
+    std::vector<std::string> names;
+    for (auto const& entry : fs::directory_iterator(scratch.root))
+        if (entry.path().filename() != name)
+            names.push_back(entry.path().filename());
+    return names;
+}
+
+void test_abandoned_files() {
+    scratch_t const scratch;
+    auto const path = scratch.path("file");
+    write_and_be_killed(path);
+    write_and_be_killed(path);
+    auto const left = names_beside(scratch, "file");
+    CHECK(left.size() == 1); // the second one removed the first one's
+    write_small(path);
+    CHECK(names_beside(scratch, "file").empty());
+
+    // Of another target, another host or another form, still being written, or no file: none of ours to remove.
+    std::string const abandoned = left.empty() ? "" : left.front();
+    std::string const of_another_target = ".file.more" + abandoned.substr(std::min(abandoned.size(), std::size_t(5)));
+    std::string const of_another_host = ".file.elsewhere.1-2-3.tmp";
+    std::string const of_another_form = abandoned + ".tmp";
+    for (std::string const& name :
+         {of_another_target, of_another_host, of_another_form, std::string(".file.1-2-3.tmp")})
+        spill(scratch.path(name), "not abandoned");
+    safetensors_writer slow(path);
+    slow.declare("a", safetensors_dtype_t::u8, {1});
+    slow.begin();
+    auto const kept = names_beside(scratch, "file");
+    CHECK(kept.size() == 5);
+    fs::create_directory(scratch.path(abandoned));
+    write_small(path);
+    CHECK(names_beside(scratch, "file").size() == 6);
+    CHECK(safetensors_file::open(path).tensors().size() == 3);
+    slow.write("a", bytes_of(flags).first(1));
+    slow.commit();
+    CHECK(safetensors_file::open(path).tensors().size() == 1);
+    CHECK(names_beside(scratch, "file").size() == 5);
+
+    // A link to a file elsewhere is none of ours, whatever it is called.
+    fs::remove(scratch.path(abandoned));
+    spill(scratch.path("elsewhere"), "kept");
+    fs::create_symlink("elsewhere", scratch.path(abandoned));
+    write_small(path);
+    CHECK(fs::is_symlink(fs::symlink_status(scratch.path(abandoned))) && slurp(scratch.path("elsewhere")) == "kept");
+
+    std::string const long_name(255, 'n');
+    write_and_be_killed(scratch.path(long_name));
+    std::size_t const before = scratch.entries();
+    write_small(scratch.path(long_name));
+    CHECK(scratch.entries() == before);
+}
+
 void test_full_disk() {
     scratch_t const scratch;
     auto const path = scratch.path("kept");
@@ -604,6 +673,7 @@ int main() {
     test_paths();
     test_links_and_permissions();
     test_cancel_and_throw();
+    test_abandoned_files();
     test_full_disk();
     test_wrong_use_of_the_writer();
     return native_test::report();

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import uform
 from tests.helpers.calls import Call
+from tests.helpers.checkpoints import CheckpointFile, put, take_out, value_at
 from tests.helpers.processes import run_python
 from tests.helpers.runs import digest, make_trainer, picture, ram, read_all, resume, shape, spread
 from uform import Contrastive, Masking, Objective, Optimizer, PairLossForm, Schedule
@@ -80,6 +82,101 @@ def test_zeros_take_the_values_of_the_file(tmp_path: Path) -> None:
     assert changed["seed"] == 5
     assert changed["schedule"] == {**saved["schedule"], "learning_rate": 0.5}
     assert changed["masking"] == {**saved["masking"], "text_weight": 3.0}
+
+
+def schedule_of(trainer: uform.Trainer) -> dict[str, Any]:
+    found: dict[str, Any] = trainer.describe()["schedule"]
+    return found
+
+
+def test_derived_values_follow_what_is_given_anew(tmp_path: Path) -> None:
+    """As if given from the start: a twentieth of the new steps warms up, a tenth of the rate is the floor."""
+    path = tmp_path / "checkpoint"
+    make_trainer(schedule=Schedule(learning_rate=1e-2)).save(path)
+    longer = resume(path, schedule=Schedule(steps=2000))
+    assert schedule_of(longer) == schedule_of(make_trainer(schedule=Schedule(learning_rate=1e-2, steps=2000)))
+    assert schedule_of(longer)["warmup_steps"] == 100
+    slower = resume(path, schedule=Schedule(learning_rate=1e-4))
+    assert schedule_of(slower) == schedule_of(make_trainer(schedule=Schedule(learning_rate=1e-4)))
+    assert schedule_of(slower)["min_learning_rate"] == pytest.approx(1e-5)
+    longer.save(path)  # what was derived is known as derived in the next checkpoint, too
+    assert schedule_of(resume(path)) == schedule_of(longer)
+    assert schedule_of(resume(path, schedule=Schedule(steps=4000)))["warmup_steps"] == 200
+
+
+def test_given_values_stay_given(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    make_trainer(schedule=Schedule(steps=1000, warmup_steps=400, min_learning_rate=-1)).save(path)
+    resume(path).save(path)
+    changed = schedule_of(resume(path, schedule=Schedule(steps=2000, learning_rate=1e-2)))
+    assert changed == {"learning_rate": 1e-2, "min_learning_rate": 0, "warmup_steps": 400, "steps": 2000}
+    with pytest.raises(ValueError, match=r"checkpoint': Schedule\.warmup_steps: 400 is above steps, 20 .*checkpoint's"):
+        resume(path, schedule=Schedule(steps=20))
+
+
+def test_a_given_value_equal_to_the_derived_one_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    trainer = make_trainer()
+    trainer.save(path)
+    described = trainer.describe()
+    same = resume(path, schedule=Schedule(**described["schedule"]), optimizer=Optimizer(**described["optimizer"]))
+    assert same.describe() == described
+    same.save(path)
+    assert schedule_of(resume(path, schedule=Schedule(steps=200_000)))["warmup_steps"] == 5000  # now it is given
+
+
+def test_plugins_follow_the_batch(tmp_path: Path) -> None:
+    """Values that derive from another structure follow it as well: edges from segments, segments from rows."""
+    path = tmp_path / "checkpoint"
+    make_trainer(objective=Objective.CONTRASTIVE, batch=shape(rows=8, segments=0)).save(path)
+    whole = resume(path).describe()
+    assert whole["batch"]["max_segments_per_device"] == whole["batch"]["max_bags_per_device"] == 32
+    assert whole["contrastive"]["max_edges_per_device"] == 128
+    fewer = resume(path, batch=uform.BatchShape(max_rows_per_device=2)).describe()
+    sizes = {"max_rows_per_device": 2, "max_segments_per_device": 8, "max_bags_per_device": 8}
+    assert fewer["batch"] == {**whole["batch"], **sizes}
+    assert fewer["contrastive"] == {**whole["contrastive"], "max_edges_per_device": 32}
+
+
+def test_another_versions_defaults_do_not_change_a_run(tmp_path: Path) -> None:
+    """A derived value is the file's until what it derives from is given anew."""
+    path = tmp_path / "checkpoint"
+    make_trainer(schedule=Schedule(steps=200)).save(path)
+    file = CheckpointFile.read(path)
+    place = ("schedule", "warmup_steps")
+    assert value_at(file.configuration, place) == 10
+    file.with_configuration(put(file.configuration, place, 7)).write(path)
+    assert schedule_of(resume(path))["warmup_steps"] == 7
+    assert schedule_of(resume(path, schedule=Schedule(learning_rate=1e-2)))["warmup_steps"] == 7
+    assert schedule_of(resume(path, schedule=Schedule(steps=400)))["warmup_steps"] == 20
+
+
+def test_checkpoints_that_do_not_tell_what_was_given(tmp_path: Path) -> None:
+    """Every value of theirs counts as given."""
+    path = tmp_path / "checkpoint"
+    trainer = make_trainer(objective=Objective.JOINT, batch=shape(images=True))
+    trainer.save(path)
+    file = CheckpointFile.read(path)
+    file.with_configuration(take_out(file.configuration, ("given",))).write(path)
+    assert resume(path).describe() == trainer.describe()
+    assert schedule_of(resume(path, schedule=Schedule(steps=7000)))["warmup_steps"] == 5000
+    with pytest.raises(ValueError, match=r"Schedule\.min_learning_rate: 3e-05 is above learning_rate, 1e-05"):
+        resume(path, schedule=Schedule(learning_rate=1e-5))
+    assert uform.Model.init_ram(ram(), path).describe()["step"] == 0
+
+
+def test_the_loss_may_change(tmp_path: Path) -> None:
+    """What no parameter depends on is taken as given anew: the weights go on under another loss."""
+    path = tmp_path / "checkpoint"
+    trainer = make_trainer(objective=Objective.JOINT, contrastive=Contrastive(matryoshka_dimensions=[8, 64]))
+    trainer.save(path)
+    given = Contrastive(matryoshka_dimensions=[16], negatives=uform.Negatives.NAMED, pair_loss=PairLossForm.RANKED)
+    changed = resume(path, contrastive=given, masking=Masking(token_mask_probability=0.5))
+    assert changed.describe()["contrastive"]["matryoshka_dimensions"] == [16]
+    assert changed.describe()["masking"]["token_mask_probability"] == 0.5
+    assert digest(changed) == digest(trainer)
+    with pytest.raises(ValueError, match=r"Contrastive.matryoshka_dimensions\[0\] is 65"):
+        resume(path, contrastive=Contrastive(matryoshka_dimensions=[65]))
 
 
 def test_refused_calls_are_saved_as_draws(tmp_path: Path) -> None:

@@ -49,8 +49,10 @@ cdef class Model(Receiver):
         """Opens a checkpoint on a RAM executor.
 
         Raises:
-            OSError: the file cannot be read, or is no checkpoint.
-            ValueError: the executor is on GPUs, or the checkpoint needs what is not registered.
+            OSError: the file cannot be read, is damaged, or is no checkpoint.
+            ValueError: the executor is on GPUs, the checkpoint holds a value that no run has, or it needs a modality
+                that is not registered. What only training needs is not read: objectives, moments.
+            MemoryError: the encoder does not fit.
         """
         return _make(uform_executor_kind_ram_k, executor, path)
 

@@ -93,7 +93,9 @@ cdef class Trainer(Receiver):
         Args:
             executor: GPUs.
             mesh: the world, bootstrapped on the same executor.
-            resume: a checkpoint to continue; zeros take its values.
+            resume: a checkpoint to continue; zeros take its values. What its run derived is derived anew where what
+                it derives from is given: other `steps` bring their twentieth as the warmup, unless that was given too.
+                Sizes of the network, the set of objectives, and whatever its parameters began with must be the same.
             depth: blocks of the encoder; 0 derives 12.
             hidden: columns of its states, a multiple of 64; 0 derives 512.
             batch: what one device's step carries at most.
@@ -110,8 +112,9 @@ cdef class Trainer(Receiver):
             plugins: registered plugins by name, each with a buffer that holds its configuration structure, or None.
 
         Raises:
-            ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM.
-            OSError: the checkpoint cannot be read.
+            ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM; or the
+                checkpoint holds a value that no run has.
+            OSError: the checkpoint cannot be read, is damaged, or is none.
             MemoryError: the run does not fit.
         """
         return _make(uform_executor_kind_vram_k, executor, mesh, dict(

@@ -113,15 +113,17 @@ void add_plugins(settings& made, uform_trainer_options_t const& options, json co
             fail(uform_status_invalid_argument_k, "plugins: the checkpoint has no ", option.name, ", it was asked");
         (modality ? made.modalities : made.objectives).push_back(std::move(chosen));
     }
-    if (!saved)
-        return;
-    auto const take = [&](char const* kind, std::vector<selection>& chosen) {
-        for (auto const& [name, section] : saved->at(kind).as_object(kind))
-            if (std::none_of(chosen.begin(), chosen.end(), [&](selection const& one) { return one.name == name; }))
-                chosen.push_back({name, {}});
-    };
-    take("modalities", made.modalities);
-    take("objectives", made.objectives);
+}
+
+/** The plugins of the checkpoint, in its order, each with what was asked of it. */
+std::vector<selection> follow(json const& saved, char const* kind, std::vector<selection> asked) {
+    std::vector<selection> chosen;
+    for (auto const& [name, section] : saved.at(kind).as_object(kind)) {
+        auto const found =
+            std::find_if(asked.begin(), asked.end(), [&](selection const& one) { return one.name == name; });
+        chosen.push_back(found == asked.end() ? selection{name, {}} : std::move(*found));
+    }
+    return chosen;
 }
 
 void check_enumeration(char const* name, int32_t value, int32_t count) {
@@ -155,7 +157,7 @@ settings settings_of(uform_trainer_options_t const& options, json const* saved) 
     made.depth = options.depth;
     made.hidden = options.hidden;
     made.batch = options.batch;
-    if (options.choices && made.batch.max_choices_per_item == 0)
+    if (options.choices && made.batch.max_choices_per_item == 0 && !saved)
         made.batch.max_choices_per_item = 16;
     made.schedule = options.schedule;
     made.optimizer = options.optimizer;
@@ -167,13 +169,10 @@ settings settings_of(uform_trainer_options_t const& options, json const* saved) 
     add_modalities(made, options.batch, saved);
     add_objectives(made, options, saved);
     add_plugins(made, options, saved);
-    return made;
-}
-
-settings settings_of(json const& saved) {
-    settings made;
-    for (auto const& [name, section] : saved.at("modalities").as_object("modalities"))
-        made.modalities.push_back({name, {}});
+    if (saved) {
+        made.modalities = follow(*saved, "modalities", std::move(made.modalities));
+        made.objectives = follow(*saved, "objectives", std::move(made.objectives));
+    }
     return made;
 }
 

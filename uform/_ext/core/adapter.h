@@ -11,11 +11,8 @@
 
 namespace uform {
 
-/** The run that the options ask for; `saved` is the configuration of the checkpoint resumed, or null. */
+/** The run that the options ask for; `saved` is the checked configuration of the run that goes on, or null. */
 settings settings_of(uform_trainer_options_t const& options, json const* saved);
-
-/** The run that a checkpoint's configuration describes, for inference. */
-settings settings_of(json const& saved);
 
 /** The derived configuration under the page's names. */
 json page_description(json const& configuration);

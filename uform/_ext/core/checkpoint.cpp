@@ -1,6 +1,11 @@
 #include "core/checkpoint.h"
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <set>
+#include <span>
+#include <vector>
 
 namespace uform {
 
@@ -12,6 +17,8 @@ constexpr char configuration_key_k[] = "configuration";
 constexpr char applied_k[] = "run.step";
 constexpr char calls_k[] = "run.calls";
 constexpr char seed_k[] = "run.seed";
+// Random draws count calls in 56 bits.
+constexpr uint64_t most_calls_k = (uint64_t(1) << 56) - 1;
 
 std::string first_moment_name(parameter const& one) { return "optimizer.first_moment." + one.name; }
 std::string second_moment_name(parameter const& one) { return "optimizer.second_moment." + one.name; }
@@ -25,6 +32,14 @@ std::string shown(std::vector<uint64_t> const& shape) {
     for (uint64_t extent : shape)
         text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
     return text + "]";
+}
+
+template <typename valid_at>
+void check_values(std::string const& name, std::span<float const> values, valid_at&& valid) {
+    auto const wrong = std::find_if_not(values.begin(), values.end(), valid);
+    if (wrong != values.end())
+        fail(uform_status_invalid_argument_k, "tensor ", name, ": its value ", wrong - values.begin(), " is ", *wrong,
+             ", which no run leaves there");
 }
 
 } // namespace
@@ -67,70 +82,120 @@ void save_checkpoint(std::string const& path, parameter_table const& table, run_
 }
 
 checkpoint::checkpoint(std::string path) : file_(safetensors_file::open(std::move(path))) {
-    std::string const* const format = file_.find_metadata(format_key_k);
-    std::string const* const configuration = file_.find_metadata(configuration_key_k);
-    if (!format || !configuration)
-        fail(uform_status_file_k, file_.path(),
-             ": no checkpoint of uform: its metadata has no format or configuration");
-    if (*format != format_k)
-        fail(uform_status_file_k, file_.path(), ": its format is ", quoted_name(*format), ", this version reads ",
-             format_k);
-    try {
-        configuration_ = json::parse(*configuration);
-        for (char const* section : {"network", "batch", "schedule", "optimizer", "seed", "modalities", "objectives"})
-            configuration_.at(section);
-    } catch (error const& failure) {
-        fail(uform_status_file_k, file_.path(), ": its configuration: ", failure.what());
-    }
+    naming([&] {
+        std::string const* const format = file_.find_metadata(format_key_k);
+        std::string const* const configuration = file_.find_metadata(configuration_key_k);
+        if (!format || !configuration)
+            fail(uform_status_file_k, "no checkpoint of uform: its metadata has no format or configuration");
+        if (*format != format_k)
+            fail(uform_status_file_k, "its format is ", quoted_name(*format), ", this version reads ", format_k);
+        try {
+            configuration_ = json::parse(*configuration);
+        } catch (error const& failure) {
+            fail(uform_status_file_k, configuration_key_k, ": ", failure.message);
+        }
+        read_counters();
+    });
+}
+
+void checkpoint::refuse(error const& failure) const {
+    std::string const name = "'" + file_.path() + "': ";
+    if (failure.status == uform_status_cancelled_k || failure.message.starts_with(name))
+        throw failure;
+    throw error(failure.status, name + failure.message);
+}
+
+void checkpoint::read_counters() {
     counters_ = {read_counter(applied_k), read_counter(calls_k), read_counter(seed_k)};
+    if (counters_.calls > most_calls_k)
+        fail(uform_status_invalid_argument_k, "tensor ", calls_k, " is ", counters_.calls, ", but at most ",
+             most_calls_k);
+    if (counters_.applied > counters_.calls)
+        fail(uform_status_invalid_argument_k, "tensor ", applied_k, " is ", counters_.applied, ", over the tensor ",
+             calls_k, ", ", counters_.calls);
 }
 
 uint64_t checkpoint::read_counter(char const* name) const {
     safetensors_tensor_t const* const tensor = file_.find(name);
     if (!tensor)
-        fail(uform_status_file_k, file_.path(), ": tensor ", name, " is missing");
+        fail(uform_status_invalid_argument_k, "tensor ", name, " is missing");
     if (tensor->dtype != safetensors_dtype_t::u64 || !tensor->shape.empty())
-        fail(uform_status_file_k, file_.path(), ": tensor ", name, " is no U64 scalar");
+        fail(uform_status_invalid_argument_k, "tensor ", name, " is ", safetensors_dtype_name(tensor->dtype), " ",
+             shown(tensor->shape), ", not U64 []");
     uint64_t value = 0;
     file_.read(name, std::as_writable_bytes(std::span(&value, 1)));
     return value;
 }
 
-void checkpoint::check_tensors(parameter_table const& table) const {
-    std::set<std::string> expected = {applied_k, calls_k, seed_k};
-    for (parameter const& one : table.all())
-        for (std::string name : {one.name, first_moment_name(one), second_moment_name(one)}) {
-            safetensors_tensor_t const* const tensor = file_.find(name);
-            if (!tensor)
-                fail(uform_status_file_k, file_.path(), ": tensor ", name, " is missing");
-            if (tensor->shape != one.shape())
-                fail(uform_status_invalid_argument_k, "resume: tensor ", name, " has shape ", shown(tensor->shape),
-                     " in the checkpoint, ", shown(one.shape()), " in this run");
-            expected.insert(std::move(name));
-        }
+std::unique_ptr<composition> checkpoint::restore(uform_operations_t const& operations, uint32_t devices,
+                                                 bool training) const {
+    auto whole =
+        within(configuration_key_k, [&] { return uform::restore(configuration_, operations, devices, training); });
+    if (whole->derived.seed != counters_.seed)
+        fail(uform_status_invalid_argument_k, configuration_key_k, ": seed is ", whole->derived.seed, ", tensor ",
+             seed_k, " is ", counters_.seed);
+    check_tensors(whole->declared.parameters, training);
+    return whole;
+}
+
+void checkpoint::check_tensors(parameter_table const& table, bool training) const {
+    std::set<std::string, std::less<>> expected = {applied_k, calls_k, seed_k};
+    auto const expect = [&](std::string const& name, parameter const& like) {
+        check_tensor(name, like);
+        expected.insert(name);
+    };
+    for (parameter const& one : table.all()) {
+        expect(one.name, one);
+        if (!training)
+            continue;
+        expect(first_moment_name(one), one);
+        expect(second_moment_name(one), one);
+    }
+    if (!training)
+        return;
     for (safetensors_tensor_t const& tensor : file_.tensors())
         if (!expected.contains(tensor.name))
-            fail(uform_status_file_k, file_.path(), ": tensor ", quoted_name(tensor.name), " is none of this run's");
+            fail(uform_status_invalid_argument_k, "tensor ", quoted_name(tensor.name), " is none of this run's");
+}
+
+void checkpoint::check_tensor(std::string const& name, parameter const& like) const {
+    safetensors_tensor_t const* const tensor = file_.find(name);
+    if (!tensor)
+        fail(uform_status_invalid_argument_k, "tensor ", name, " is missing, which comes of ", origin_of(like));
+    if (tensor->dtype != safetensors_dtype_t::f32)
+        fail(uform_status_invalid_argument_k, "tensor ", name, " is ", safetensors_dtype_name(tensor->dtype),
+             ", not F32");
+    if (tensor->shape != like.shape())
+        fail(uform_status_invalid_argument_k, "tensor ", name, " has shape ", shown(tensor->shape), ", but ",
+             shown(like.shape()), " comes of ", origin_of(like));
+}
+
+/** The section of the configuration that a parameter comes of, and what it says. */
+std::string checkpoint::origin_of(parameter const& one) const {
+    std::string const owner = one.name.substr(0, one.name.find('.'));
+    for (char const* kind : {"modalities", "objectives"})
+        if (json const* const section = configuration_.at(kind).find(owner))
+            return std::string(configuration_key_k) + "." + kind + "." + owner + ", " + shortened(*section);
+    return std::string(configuration_key_k) + ".network, " + shortened(configuration_.at("network"));
 }
 
 void checkpoint::read_values(std::string const& name, parameter const& like, float* to) const {
-    safetensors_tensor_t const* const tensor = file_.find(name);
-    if (!tensor)
-        fail(uform_status_file_k, file_.path(), ": tensor ", name, " is missing");
-    if (tensor->dtype != safetensors_dtype_t::f32)
-        fail(uform_status_file_k, file_.path(), ": tensor ", name, " is ", safetensors_dtype_name(tensor->dtype),
-             ", not F32");
-    if (tensor->shape != like.shape())
-        fail(uform_status_file_k, file_.path(), ": tensor ", name, " has shape ", shown(tensor->shape), ", not ",
-             shown(like.shape()));
+    check_tensor(name, like);
     file_.read(name, std::as_writable_bytes(std::span(to, like.count())));
 }
 
-void checkpoint::read_parameter(parameter const& one, float* to) const { read_values(one.name, one, to); }
+void checkpoint::read_parameter(parameter const& one, float* to) const {
+    read_values(one.name, one, to);
+    check_values(one.name, {to, one.count()},
+                 [&](float value) { return std::isfinite(value) && value >= one.minimum && value <= one.maximum; });
+}
 
 void checkpoint::read_moments(parameter const& one, float* first, float* second) const {
     read_values(first_moment_name(one), one, first);
+    check_values(first_moment_name(one), {first, one.count()}, [](float value) { return std::isfinite(value); });
     read_values(second_moment_name(one), one, second);
+    // The square of a gradient that no bound held may be past float32; the run goes on with that, too.
+    check_values(second_moment_name(one), {second, one.count()}, [](float value) { return value >= 0; });
 }
 
 } // namespace uform

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
+#include <new>
 #include <string>
-#include <vector>
 
+#include "core/composition.h"
+#include "core/error.h"
 #include "core/json.h"
-#include "core/parameters.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
 
@@ -32,22 +33,41 @@ void save_checkpoint(std::string const& path, parameter_table const& table, run_
 /** Units of progress that saving takes. */
 uint64_t checkpoint_tensors(parameter_table const& table);
 
-/** An opened checkpoint whose configuration has been read; every failure names the file. */
+/** An opened checkpoint. */
 class checkpoint {
 public:
+    /** Opens and checks all but what the configuration means. Every failure names the file. */
     explicit checkpoint(std::string path);
 
     json const& configuration() const { return configuration_; }
     run_counters const& counters() const { return counters_; }
 
-    /** Refuses a file whose tensors are not exactly those of the table. */
-    void check_tensors(parameter_table const& table) const;
+    /** The run that was saved, before any memory of its sizes is taken: refuses a configuration that no run has, and
+     *  tensors that are not those of the configuration. Training wants them exactly, inference only those it reads. */
+    std::unique_ptr<composition> restore(uform_operations_t const& operations, uint32_t devices, bool training) const;
 
+    /** Values that no update leaves are refused: not finite, outside the parameter's bounds, a negative square. */
     void read_parameter(parameter const& one, float* to) const;
     void read_moments(parameter const& one, float* first, float* second) const;
 
+    /** Runs `body`; whatever it refuses gets the file's name in front. */
+    template <typename body_at> void naming(body_at&& body) const {
+        try {
+            body();
+        } catch (error const& failure) {
+            refuse(failure);
+        } catch (std::bad_alloc const&) {
+            refuse({uform_status_out_of_memory_k, "the host has no memory left"});
+        }
+    }
+
 private:
+    [[noreturn]] void refuse(error const& failure) const;
+    void read_counters();
     uint64_t read_counter(char const* name) const;
+    void check_tensors(parameter_table const& table, bool training) const;
+    void check_tensor(std::string const& name, parameter const& like) const;
+    std::string origin_of(parameter const& one) const;
     void read_values(std::string const& name, parameter const& like, float* to) const;
 
     safetensors_file file_;

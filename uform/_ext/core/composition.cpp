@@ -1,21 +1,27 @@
 #include "core/composition.h"
 
 #include <algorithm>
+#include <cctype>
+#include <string>
 
 #include "core/fields.h"
+#include "core/resume.h"
 
 namespace uform {
 
 namespace {
 
-json const* saved_plugin(json const* saved, char const* kind, std::string const& name) {
-    return saved ? saved->at(kind).find(name) : nullptr;
-}
-
 template <typename instance_at> json describe_plugins(std::vector<instance_at> const& instances) {
     json all = json::make_object();
     for (instance_at const& one : instances)
         all.set(one.name, describe_fields(one.plugin->fields, one.plugin->fields_count, one.config.data()));
+    return all;
+}
+
+template <typename instance_at> json describe_plugins_given(std::vector<instance_at> const& instances) {
+    json all = json::make_object();
+    for (instance_at const& one : instances)
+        all.set(one.name, describe_given({one.plugin->fields, one.plugin->fields_count}, one.given));
     return all;
 }
 
@@ -36,7 +42,7 @@ uform_run_t run_of(settings const& derived, uint32_t devices, bool training) {
 
 template <typename instance_at> void place_parts(memory_plan& plan, std::vector<instance_at>& instances) {
     for (instance_at& one : instances)
-        one.workspace_offset = plan.add("plugins", one.workspace_bytes);
+        one.workspace_offset = plan.add(one.name.c_str(), one.workspace_bytes);
 }
 
 template <typename instance_at> void place_staging(size_t& bytes, std::vector<instance_at>& instances) {
@@ -135,6 +141,84 @@ void lay_out_taps(composition const& whole, replica_layout& layout) {
     layout.covered_gradient = plan.add("covered columns", sizeof(float) * hidden * whole.covered_capacity);
 }
 
+/** What every run begins with: its sizes and the encoder's parameters. */
+std::unique_ptr<composition> begin(settings derived, uform_operations_t const& operations, uint32_t devices,
+                                   bool training) {
+    auto whole = std::make_unique<composition>();
+    whole->derived = std::move(derived);
+    whole->run = run_of(whole->derived, devices, training);
+    whole->extents = extents_of(whole->derived);
+    whole->operations = &operations;
+    whole->blocks = add_encoder_parameters(whole->declared.parameters, whole->extents, whole->norm);
+    return whole;
+}
+
+void check_modalities(composition const& whole) {
+    size_t const count = whole.modalities.size();
+    if (count < 1 || count > modalities_capacity_k)
+        fail(uform_status_invalid_argument_k, "modalities: between 1 and ", modalities_capacity_k, " in one run, not ",
+             count);
+}
+
+void add_objective(composition& whole, objective_instance instance) {
+    whole.taps |= instance.plugin->taps;
+    size_t const covered =
+        std::min<size_t>(instance.plugin->covered_capacity(instance.self), whole.run.columns_capacity);
+    whole.covered_capacity = std::max(whole.covered_capacity, covered);
+    whole.objectives.push_back(std::move(instance));
+}
+
+template <typename instance_at>
+resumed_plugin find_resumed(composition const* saved, std::vector<instance_at> composition::* kind,
+                            std::string const& name) {
+    if (saved)
+        for (instance_at const& one : saved->*kind)
+            if (one.name == name)
+                return {&one, &saved->run, &saved->declared.parameters};
+    return {};
+}
+
+void check_sections(json const& configuration) {
+    constexpr std::string_view known[] = {"network", "batch",      "schedule",   "optimizer",
+                                          "seed",    "modalities", "objectives", "given"};
+    check_members(configuration, "the whole", known);
+    constexpr std::string_view known_given[] = {"batch", "schedule", "optimizer", "modalities", "objectives"};
+    if (json const* const given = configuration.find("given"))
+        check_members(*given, "given", known_given);
+}
+
+/** A plugin's name out of a file as part of a path: as it is where it is a plain word. */
+std::string shown_name(std::string const& name) {
+    bool const plain = !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char letter) {
+        return std::isalnum(static_cast<unsigned char>(letter)) || letter == '_' || letter == '-';
+    });
+    return plain ? name : quoted_name(name);
+}
+
+/** The plugins of one kind, in the order of the file. */
+std::vector<saved_section> sections_of(json const& configuration, char const* kind) {
+    json const& all = configuration_member(configuration, "", kind);
+    json const* given = configuration.find("given");
+    if (given) {
+        given = &configuration_member(*given, "given", kind);
+        given->as_object(field_path("given", kind));
+    }
+    std::vector<saved_section> sections;
+    for (auto const& [name, values] : all.as_object(kind)) {
+        std::string const path = field_path(kind, shown_name(name));
+        json const* const given_names = given ? given->find(name) : nullptr;
+        if (given && !given_names)
+            fail(uform_status_invalid_argument_k, "given.", path, " is missing");
+        sections.push_back({name, &values, given_names, path});
+    }
+    if (given)
+        for (auto const& [name, fields] : given->as_object(kind))
+            if (!all.find(name))
+                fail(uform_status_invalid_argument_k, "given.", kind, " lists ", quoted_name(name), ", but ", kind,
+                     " is ", shortened(all));
+    return sections;
+}
+
 } // namespace
 
 int composition::find(uint32_t modality) const {
@@ -144,35 +228,53 @@ int composition::find(uint32_t modality) const {
     return -1;
 }
 
-std::unique_ptr<composition> compose(settings given, json const* saved, uform_operations_t const& operations,
+std::unique_ptr<composition> compose(settings given, composition const* saved, uform_operations_t const& operations,
                                      uint32_t devices, bool training) {
-    auto whole = std::make_unique<composition>();
-    derive(given, saved);
-    whole->derived = std::move(given);
-    whole->run = run_of(whole->derived, devices, training);
-    whole->extents = extents_of(whole->derived);
-    whole->operations = &operations;
-    whole->blocks = add_encoder_parameters(whole->declared.parameters, whole->extents, whole->norm);
+    derive(given, saved ? &saved->derived : nullptr);
+    auto whole = begin(std::move(given), operations, devices, training);
     for (selection const& chosen : whole->derived.modalities) {
         modality_instance instance;
-        if (start_modality(instance, chosen, saved_plugin(saved, "modalities", chosen.name), whole->run, operations,
-                           whole->declared))
+        if (start_modality(instance, chosen, find_resumed(saved, &composition::modalities, chosen.name), whole->run,
+                           operations, whole->declared))
             whole->modalities.push_back(std::move(instance));
     }
-    if (whole->modalities.size() > modalities_capacity_k)
-        fail(uform_status_invalid_argument_k, "plugins: at most ", modalities_capacity_k,
-             " modalities in one run, not ", whole->modalities.size());
+    check_modalities(*whole);
     if (!training)
         return whole;
     for (selection const& chosen : whole->derived.objectives) {
         objective_instance instance;
-        start_objective(instance, chosen, saved_plugin(saved, "objectives", chosen.name), whole->run, operations,
-                        whole->declared);
-        whole->taps |= instance.plugin->taps;
-        whole->covered_capacity = std::max(whole->covered_capacity, instance.plugin->covered_capacity(instance.self));
-        whole->objectives.push_back(std::move(instance));
+        start_objective(instance, chosen, find_resumed(saved, &composition::objectives, chosen.name), whole->run,
+                        operations, whole->declared);
+        add_objective(*whole, std::move(instance));
     }
-    whole->covered_capacity = std::min<size_t>(whole->covered_capacity, whole->run.columns_capacity);
+    return whole;
+}
+
+std::unique_ptr<composition> restore(json const& configuration, uform_operations_t const& operations, uint32_t devices,
+                                     bool training) {
+    check_sections(configuration);
+    auto whole = begin(read_settings(configuration), operations, devices, training);
+    for (saved_section const& saved : sections_of(configuration, "modalities")) {
+        modality_instance instance;
+        restore_modality(instance, saved, whole->run, operations, whole->declared);
+        whole->modalities.push_back(std::move(instance));
+    }
+    check_modalities(*whole);
+    std::vector<saved_section> const objectives = sections_of(configuration, "objectives");
+    if (training && objectives.empty())
+        fail(uform_status_invalid_argument_k, "objectives is {}, but a run has at least one");
+    for (saved_section const& saved : objectives) {
+        if (!training) {
+            if (find_objective(saved.name))
+                check_objective_section(saved, whole->run, operations);
+            else
+                saved.values->as_object(saved.path);
+            continue;
+        }
+        objective_instance instance;
+        restore_objective(instance, saved, whole->run, operations, whole->declared);
+        add_objective(*whole, std::move(instance));
+    }
     return whole;
 }
 
@@ -180,6 +282,10 @@ json describe(composition const& whole) {
     json description = describe(whole.derived);
     description.set("modalities", describe_plugins(whole.modalities));
     description.set("objectives", describe_plugins(whole.objectives));
+    json given = describe_given(whole.derived);
+    given.set("modalities", describe_plugins_given(whole.modalities));
+    given.set("objectives", describe_plugins_given(whole.objectives));
+    description.set("given", std::move(given));
     return description;
 }
 
@@ -193,6 +299,19 @@ replica_layout lay_out(composition& whole) {
     place_parts(layout.plan, whole.modalities);
     place_parts(layout.plan, whole.objectives);
     return layout;
+}
+
+void allocate(replica_layout const& layout, std::function<void()> const& body) {
+    try {
+        body();
+    } catch (error const& failure) {
+        if (failure.status != uform_status_out_of_memory_k)
+            throw;
+        std::string planned;
+        for (memory_plan::share const& one : layout.plan.shares())
+            planned += (planned.empty() ? "" : ", ") + one.purpose + " " + std::to_string(one.bytes);
+        fail(failure.status, failure.message, "; one device's plan: ", planned);
+    }
 }
 
 } // namespace uform

@@ -1,6 +1,7 @@
 /** What a run is made of, before any memory is taken: plugins, parameters, terms, sizes. */
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -29,11 +30,17 @@ struct composition {
     int find(uint32_t modality) const;
 };
 
-/** Derives everything. `saved` is a checkpoint's configuration or null; inference leaves objectives out. */
-std::unique_ptr<composition> compose(settings given, json const* saved, uform_operations_t const& operations,
+/** Derives everything. `saved` is the run that goes on or null; inference leaves objectives out. */
+std::unique_ptr<composition> compose(settings given, composition const* saved, uform_operations_t const& operations,
                                      uint32_t devices, bool training);
 
-/** The derived configuration of the run and its plugins: what a checkpoint's metadata holds. */
+/** The run that a checkpoint's configuration describes. Every value of it is checked: what no run could have derived is
+ *  refused. Inference leaves objectives out, and lets those be that this process does not know. */
+std::unique_ptr<composition> restore(json const& configuration, uform_operations_t const& operations, uint32_t devices,
+                                     bool training);
+
+/** The derived configuration of the run and its plugins, and which fields were given: what a checkpoint's metadata
+ *  holds. */
 json describe(composition const& whole);
 
 /** The most modalities that one run has. */
@@ -71,5 +78,8 @@ struct replica_layout {
 
 /** Plans one device's memory and places every plugin's parts in it. */
 replica_layout lay_out(composition& whole);
+
+/** Runs `body`, which takes the memory of a layout; where there is too little, the message tells what it was for. */
+void allocate(replica_layout const& layout, std::function<void()> const& body);
 
 } // namespace uform

@@ -5,8 +5,8 @@
 namespace uform {
 
 namespace {
-// Fixed storage, so that reporting a lack of memory needs none.
-thread_local char message_[2048];
+// Fixed storage, so that reporting a lack of memory needs none; enough for the longest path and what is wrong there.
+thread_local char message_[8192];
 } // namespace
 
 void set_last_error(char const* message) noexcept {

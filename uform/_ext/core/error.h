@@ -26,6 +26,15 @@ template <typename... parts_at> [[noreturn]] void fail(uform_status_t status, pa
     throw error(status, std::move(text).str());
 }
 
+/** Runs `body`; what it refuses gets `where` and a colon in front. */
+template <typename body_at> decltype(auto) within(std::string const& where, body_at&& body) {
+    try {
+        return body();
+    } catch (error const& failure) {
+        throw error(failure.status, where + ": " + failure.message);
+    }
+}
+
 /** Remembers this thread's message for `uform_last_error`. Never throws. */
 void set_last_error(char const* message) noexcept;
 char const* last_error() noexcept;

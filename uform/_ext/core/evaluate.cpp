@@ -29,7 +29,7 @@ public:
     evaluation(executor& on, selection const& objective, uform_contrastive_loss_t const& problem)
         : operations_(on.operations()), stream_(on.stream(0)), problem_(problem), run_(run_of(problem)),
           objectives_(1) {
-        start_objective(objectives_[0], objective, nullptr, run_, operations_, declared_);
+        start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
         block_ = std::make_unique<device_block>(operations_, stream_, plan_.bytes());
         staging_.resize(objectives_[0].staging_bytes);

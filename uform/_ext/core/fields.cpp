@@ -3,13 +3,16 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <span>
+#include <string>
 
 #include "core/error.h"
 
 namespace uform {
 
 namespace {
+
+// Negative, and of a magnitude below the 1e-20 under which a field whose negatives are values takes it for zero.
+constexpr double true_zero_k = -1e-30;
 
 /** A value of a structure known by its address alone. */
 template <typename value_at> value_at load(void const* config, std::size_t offset) {
@@ -37,40 +40,6 @@ std::int32_t list_entry(uform_field_t const& field, void const* config, std::siz
     fail(uform_status_internal_k, "the description of ", field.name, " has an unknown type, ", field.type);
 }
 
-json value_of(uform_field_t const& field, void const* config) {
-    switch (field.type) {
-    case uform_field_type_int32_k:
-        return load<std::int32_t>(config, field.offset);
-    case uform_field_type_int64_k:
-        return load<std::int64_t>(config, field.offset);
-    case uform_field_type_double_k:
-        return load<double>(config, field.offset);
-    case uform_field_type_int32_list_k: {
-        json::array entries;
-        for (std::size_t i = 0, count = list_size(field, config); i != count; ++i)
-            entries.emplace_back(list_entry(field, config, i));
-        return entries;
-    }
-    default:
-        fail_unknown_type(field);
-    }
-}
-
-bool is_zero(uform_field_t const& field, void const* config) {
-    switch (field.type) {
-    case uform_field_type_int32_k:
-        return load<std::int32_t>(config, field.offset) == 0;
-    case uform_field_type_int64_k:
-        return load<std::int64_t>(config, field.offset) == 0;
-    case uform_field_type_double_k:
-        return load<double>(config, field.offset) == 0.0;
-    case uform_field_type_int32_list_k:
-        return list_size(field, config) == 0;
-    default:
-        fail_unknown_type(field);
-    }
-}
-
 std::size_t value_bytes(uform_field_t const& field) {
     switch (field.type) {
     case uform_field_type_int32_k:
@@ -84,19 +53,6 @@ std::size_t value_bytes(uform_field_t const& field) {
     default:
         fail_unknown_type(field);
     }
-}
-
-void copy_value(uform_field_t const& field, void* config, void const* from) {
-    std::memcpy(static_cast<unsigned char*>(config) + field.offset,
-                static_cast<unsigned char const*>(from) + field.offset, value_bytes(field));
-    if (field.type == uform_field_type_int32_list_k)
-        store(config, field.count_offset, load<std::int32_t>(from, field.count_offset));
-}
-
-void clear_value(uform_field_t const& field, void* config) {
-    std::memset(static_cast<unsigned char*>(config) + field.offset, 0, value_bytes(field));
-    if (field.type == uform_field_type_int32_list_k)
-        store(config, field.count_offset, std::int32_t(0));
 }
 
 std::int32_t read_int32(json const& value, std::string const& name) {
@@ -132,10 +88,6 @@ void read_value(uform_field_t const& field, void* config, json const& value, std
     }
 }
 
-std::string qualified(std::string_view path, std::string_view name) {
-    return path.empty() ? std::string(name) : std::string(path) + "." + std::string(name);
-}
-
 void refuse_unknown_members(std::span<uform_field_t const> fields, json const& saved, std::string_view path) {
     for (auto const& [name, value] : saved.as_object(path)) {
         bool known = false;
@@ -152,35 +104,96 @@ void refuse_unknown_members(std::span<uform_field_t const> fields, json const& s
 json describe_fields(uform_field_t const* fields, std::size_t count, void const* config) {
     json object = json::make_object();
     for (uform_field_t const& field : std::span(fields, count))
-        object.set(field.name, value_of(field, config));
+        object.set(field.name, field_value(field, config));
     return object;
 }
 
-void restore_fields(uform_field_t const* fields, std::size_t count, void* config, json const& saved,
-                    std::string_view path) {
+std::vector<bool> restore_fields(uform_field_t const* fields, std::size_t count, void* config, json const& saved,
+                                 std::string_view path) {
     std::span const all(fields, count);
     refuse_unknown_members(all, saved, path);
+    std::vector<bool> present;
     for (uform_field_t const& field : all) {
-        clear_value(field, config);
-        if (json const* const value = saved.find(field.name))
-            read_value(field, config, *value, qualified(path, field.name));
+        clear_field(field, config);
+        json const* const value = saved.find(field.name);
+        if (value)
+            read_value(field, config, *value, field_path(path, field.name));
+        present.push_back(value != nullptr);
+    }
+    return present;
+}
+
+std::string field_path(std::string_view path, std::string_view name) {
+    return path.empty() ? std::string(name) : std::string(path) + "." + std::string(name);
+}
+
+json field_value(uform_field_t const& field, void const* config) {
+    switch (field.type) {
+    case uform_field_type_int32_k:
+        return load<std::int32_t>(config, field.offset);
+    case uform_field_type_int64_k:
+        return load<std::int64_t>(config, field.offset);
+    case uform_field_type_double_k:
+        return load<double>(config, field.offset);
+    case uform_field_type_int32_list_k: {
+        json::array entries;
+        for (std::size_t i = 0, count = list_size(field, config); i != count; ++i)
+            entries.emplace_back(list_entry(field, config, i));
+        return entries;
+    }
+    default:
+        fail_unknown_type(field);
     }
 }
 
-void fill_zeros_from(uform_field_t const* fields, std::size_t count, void* config, void const* saved) {
-    for (uform_field_t const& field : std::span(fields, count))
-        if (is_zero(field, config))
-            copy_value(field, config, saved);
+bool field_is_zero(uform_field_t const& field, void const* config) {
+    switch (field.type) {
+    case uform_field_type_int32_k:
+        return load<std::int32_t>(config, field.offset) == 0;
+    case uform_field_type_int64_k:
+        return load<std::int64_t>(config, field.offset) == 0;
+    case uform_field_type_double_k:
+        return load<double>(config, field.offset) == 0.0;
+    case uform_field_type_int32_list_k:
+        return list_size(field, config) == 0;
+    default:
+        fail_unknown_type(field);
+    }
 }
 
-std::optional<field_difference_t> first_difference(uform_field_t const* fields, std::size_t count, void const* left,
-                                                   void const* right) {
-    for (uform_field_t const& field : std::span(fields, count)) {
-        json const left_value = value_of(field, left), right_value = value_of(field, right);
-        if (left_value != right_value)
-            return field_difference_t{field.name, left_value.dump(), right_value.dump()};
+bool fields_equal(uform_field_t const& field, void const* left, void const* right) {
+    return field_value(field, left) == field_value(field, right);
+}
+
+void copy_field(uform_field_t const& field, void* config, void const* from) {
+    std::memcpy(static_cast<unsigned char*>(config) + field.offset,
+                static_cast<unsigned char const*>(from) + field.offset, value_bytes(field));
+    if (field.type == uform_field_type_int32_list_k)
+        store(config, field.count_offset, load<std::int32_t>(from, field.count_offset));
+}
+
+void clear_field(uform_field_t const& field, void* config) {
+    std::memset(static_cast<unsigned char*>(config) + field.offset, 0, value_bytes(field));
+    if (field.type == uform_field_type_int32_list_k)
+        store(config, field.count_offset, std::int32_t(0));
+}
+
+bool ask_true_zero(uform_field_t const& field, void* config) {
+    switch (field.type) {
+    case uform_field_type_int32_k:
+        store(config, field.offset, std::int32_t(-1));
+        return true;
+    case uform_field_type_int64_k:
+        store(config, field.offset, std::int64_t(-1));
+        return true;
+    case uform_field_type_double_k:
+        store(config, field.offset, true_zero_k);
+        return true;
+    case uform_field_type_int32_list_k:
+        return false;
+    default:
+        fail_unknown_type(field);
     }
-    return std::nullopt;
 }
 
 } // namespace uform

@@ -420,10 +420,22 @@ private:
 namespace {
 
 [[noreturn]] void refuse_kind(std::string_view field, char const* expected, json const& found) {
-    fail(uform_status_invalid_argument_k, field, ": expected ", expected, ", found ", found.kind());
+    fail(uform_status_invalid_argument_k, field, ": expected ", expected, ", found ", found.kind(),
+         found.is_null() ? "" : " ", found.is_null() ? "" : shortened(found));
 }
 
 } // namespace
+
+std::string shortened(json const& value) {
+    constexpr std::size_t max_bytes = 256;
+    std::string text = value.dump();
+    if (text.size() <= max_bytes)
+        return text;
+    std::size_t kept = max_bytes;
+    while (kept && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80)
+        --kept;
+    return text.substr(0, kept) + "...";
+}
 
 json json::parse(std::string_view text) { return json_parser(text).parse_document(); }
 

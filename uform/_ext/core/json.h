@@ -100,4 +100,7 @@ void append_json_string(std::string& output, std::string_view text);
 /** A name taken from a file or a caller, made fit for an error message: quoted, escaped, shortened. */
 std::string quoted_name(std::string_view name);
 
+/** The value as written, shortened for an error message. */
+std::string shortened(json const& value);
+
 } // namespace uform

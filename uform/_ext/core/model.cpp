@@ -11,55 +11,65 @@ namespace uform {
 namespace {
 
 // A pass of inference starts with room for this many columns a device and grows for larger bags.
-constexpr uint32_t pass_columns_k = 8192;
+constexpr int32_t pass_columns_k = 8192;
+
+std::vector<selection> selections_of(std::vector<modality_instance> const& instances) {
+    std::vector<selection> chosen;
+    for (modality_instance const& one : instances)
+        chosen.push_back({one.name, {}});
+    return chosen;
+}
 
 } // namespace
 
 model::model(std::shared_ptr<executor> on, std::string path) : executor_(std::move(on)), file_(std::move(path)) {
     std::lock_guard order(executor_->order());
-    json const& batch = file_.configuration().at("batch");
-    uint32_t const row_columns =
-        static_cast<uint32_t>(batch.at("max_columns_per_row").as_uint64("max_columns_per_row"));
-    most_rows_ = static_cast<uint32_t>(batch.at("max_rows_per_device").as_uint64("max_rows_per_device"));
-    build(std::clamp<uint32_t>(pass_columns_k / std::max<uint32_t>(row_columns, 1), 1, most_rows_));
+    file_.naming([&] {
+        saved_ = file_.restore(executor_->operations(), executor_->devices(), false);
+        uform_batch_shape_t const& batch = saved_->derived.batch;
+        build(static_cast<uint32_t>(
+            std::clamp(pass_columns_k / batch.max_columns_per_row, 1, batch.max_rows_per_device)));
+    });
 }
 
 void model::build(uint32_t rows) {
     auto made = std::make_unique<engine>();
-    settings asked = settings_of(file_.configuration());
+    settings asked;
+    asked.modalities = selections_of(saved_->modalities);
     asked.batch.max_rows_per_device = static_cast<int32_t>(rows);
     // No segment is shorter than its marker, so neither segments nor bags ever bind.
-    json const& batch_section = file_.configuration().at("batch");
-    int64_t const columns = int64_t(rows) * batch_section.at("max_columns_per_row").as_int64("max_columns_per_row");
+    int64_t const columns = int64_t(rows) * saved_->derived.batch.max_columns_per_row;
     asked.batch.max_segments_per_device = asked.batch.max_bags_per_device =
         static_cast<int32_t>(std::min<int64_t>(columns, int64_t(1) << 24));
-    made->whole =
-        compose(std::move(asked), &file_.configuration(), executor_->operations(), executor_->devices(), false);
+    made->whole = compose(std::move(asked), saved_.get(), executor_->operations(), executor_->devices(), false);
     made->layout = lay_out(*made->whole);
-    for (uint32_t device = 0; device != executor_->devices(); ++device) {
-        made->replicas.push_back(std::make_unique<replica>(*made->whole, made->layout, *executor_, device));
-        made->staging.emplace_back(made->replicas.back()->host_staging(), made->layout.staging_parts);
-    }
+    allocate(made->layout, [&] {
+        for (uint32_t device = 0; device != executor_->devices(); ++device)
+            made->replicas.push_back(std::make_unique<replica>(*made->whole, made->layout, *executor_, device));
+    });
+    for (auto const& one : made->replicas)
+        made->staging.emplace_back(one->host_staging(), made->layout.staging_parts);
     // Rows bound the length of one item, which measuring sees to; a pass is otherwise one row, without any gaps.
     uform_run_t const& run = made->whole->run;
     pack_capacities_t const capacities{run.devices, 1, run.columns_capacity, run.segments_capacity, run.bags_capacity};
     made->planner = std::make_unique<batch>(*made->whole, executor_->pool(), capacities);
+    load(*made);
     pooled_.resize(size_t(run.bags_capacity) * run.hidden);
     engine_ = std::move(made);
-    load();
 }
 
-void model::load() {
-    parameter_table const& table = engine_->whole->declared.parameters;
+void model::load(engine& made) {
+    parameter_table const& table = made.whole->declared.parameters;
     if (parameters_.empty()) {
-        parameters_.resize(table.flat());
+        std::vector<float> values(table.flat());
         for (parameter const& one : table.all())
-            file_.read_parameter(one, parameters_.data() + one.offset);
+            file_.read_parameter(one, values.data() + one.offset);
+        parameters_ = std::move(values);
     }
-    for (uint32_t device = 0; device != engine_->replicas.size(); ++device) {
-        check(executor_->operations().memory_upload(executor_->stream(device), engine_->replicas[device]->parameters(),
+    for (uint32_t device = 0; device != made.replicas.size(); ++device) {
+        check(executor_->operations().memory_upload(executor_->stream(device), made.replicas[device]->parameters(),
                                                     parameters_.data(), sizeof(float) * parameters_.size()));
-        engine_->replicas[device]->import_weights();
+        made.replicas[device]->import_weights();
     }
 }
 
@@ -114,9 +124,10 @@ void model::reserve(std::span<uint64_t const> bag_columns) {
     if (*largest <= run.columns_capacity)
         return;
     uint64_t const rows = (*largest + run.row_columns - 1) / run.row_columns;
-    if (rows > most_rows_)
+    uint64_t const most_rows = static_cast<uint64_t>(saved_->derived.batch.max_rows_per_device);
+    if (rows > most_rows)
         fail(uform_status_invalid_argument_k, "bags: bag ", largest - bag_columns.begin(), " holds ", *largest,
-             " columns, over the ", uint64_t(most_rows_) * run.row_columns, " that one device of its training held");
+             " columns, over the ", most_rows * run.row_columns, " that one device of its training held");
     build(static_cast<uint32_t>(rows));
 }
 

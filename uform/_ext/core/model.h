@@ -31,7 +31,7 @@ private:
     };
 
     void build(uint32_t rows);
-    void load();
+    void load(engine& made);
     /** Makes room for the largest bag; a bag over what the run trained with is refused. */
     void reserve(std::span<uint64_t const> bag_columns);
     void group_by_bag(uform_items_t const& items);
@@ -42,8 +42,8 @@ private:
     std::shared_ptr<executor> executor_;
     std::mutex mutex_;
     checkpoint file_;
-    uint32_t most_rows_ = 0;
-    std::vector<float> parameters_; /* plain, so that a larger engine needs no second read */
+    std::unique_ptr<composition> saved_; /* as it trained */
+    std::vector<float> parameters_;      /* plain, so that a larger engine needs no second read */
     std::unique_ptr<engine> engine_;
 
     bag_numbering numbering_;

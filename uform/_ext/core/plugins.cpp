@@ -136,23 +136,128 @@ uform_declare_t declare_with(uform_host_t& host, uform_operations_t const& opera
             declare_term, declare_staging, declare_workspace, declare_column_staging};
 }
 
-/** Answers the configuration as given, of the plugin's size. */
-template <typename plugin_at>
-std::vector<uint8_t> take_config(plugin_instance<plugin_at>& instance, plugin_at const* plugin,
-                                 selection const& chosen) {
-    instance.plugin = plugin;
-    instance.name = plugin->name;
-    instance.config = chosen.config;
-    if (instance.config.empty())
-        instance.config.resize(plugin->config_bytes);
-    if (instance.config.size() != plugin->config_bytes)
-        fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its configuration has ", plugin->config_bytes,
-             " bytes, not ", instance.config.size());
-    return instance.config;
+/** What deriving and creating one instance needs. */
+template <typename plugin_at> class instance_start {
+public:
+    instance_start(plugin_instance<plugin_at>& instance, std::string const& name, plugin_at const* plugin,
+                   uform_run_t const& run, uform_operations_t const& operations, declarations& declared)
+        : instance_(instance), run_(run),
+          host_{.parts = &instance, .declared = &declared, .columns_capacity = run.columns_capacity},
+          declare_(declare_with(host_, operations)) {
+        if (!plugin)
+            fail(uform_status_invalid_argument_k, name, ": no ", kind_name(plugin), " of this name is registered");
+        instance.plugin = plugin;
+        instance.name = plugin->name;
+    }
+    instance_start(instance_start const&) = delete;
+    instance_start& operator=(instance_start const&) = delete;
+
+    void derive(selection const& chosen, resumed_plugin from) {
+        std::vector<uint8_t> const given = configuration_of(chosen);
+        take(from.parts ? derive_resumed(kind(run_), given.data(), {from.parts->config, from.parts->given},
+                                         kind(*from.run).derive)
+                        : derive_given(kind(run_), given.data()));
+    }
+
+    void restore(saved_section const& saved) {
+        // A plugin may be newer than the file: what it has learnt since derives.
+        take(read_derived(kind(run_), *saved.values, saved.given, saved.path, absent_field_t::derives));
+        std::vector<uint8_t> again = instance_.config;
+        derive_with(*instance_.plugin, again.data(), run_); // the last word on whether it is enabled
+        if (!enabled_)
+            fail(uform_status_invalid_argument_k, saved.path, " is ", described().dump(),
+                 ", which leaves it out of the run that lists it");
+    }
+
+    bool enabled() const { return enabled_ != 0; }
+    void create() { check(instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self)); }
+
+private:
+    static char const* kind_name(uform_objective_plugin_t const*) { return "objective"; }
+    static char const* kind_name(uform_modality_plugin_t const*) { return "modality"; }
+
+    void derive_with(uform_objective_plugin_t const& plugin, void* config, uform_run_t const& run) {
+        check(plugin.derive(config, &run, &declare_));
+    }
+    void derive_with(uform_modality_plugin_t const& plugin, void* config, uform_run_t const& run) {
+        check(plugin.derive(config, &run, &declare_, &enabled_));
+    }
+
+    config_kind kind(uform_run_t const& run) {
+        plugin_at const& plugin = *instance_.plugin;
+        return {{plugin.fields, plugin.fields_count}, plugin.config_bytes, [this, &plugin, &run](void* config) {
+                    derive_with(plugin, config, run);
+                }};
+    }
+
+    /** As given, of the plugin's size. */
+    std::vector<uint8_t> configuration_of(selection const& chosen) const {
+        size_t const bytes = instance_.plugin->config_bytes;
+        if (chosen.config.empty())
+            return std::vector<uint8_t>(bytes);
+        if (chosen.config.size() != bytes)
+            fail(uform_status_invalid_argument_k, "plugin ", instance_.name, ": its configuration has ", bytes,
+                 " bytes, not ", chosen.config.size());
+        return chosen.config;
+    }
+
+    json described() const {
+        return describe_fields(instance_.plugin->fields, instance_.plugin->fields_count, instance_.config.data());
+    }
+
+    void take(derived_config made) {
+        instance_.config = std::move(made.values);
+        instance_.given = std::move(made.given);
+    }
+
+    plugin_instance<plugin_at>& instance_;
+    uform_run_t const& run_;
+    uform_host_t host_;
+    uform_declare_t declare_;
+    uint32_t enabled_ = 1;
+};
+
+bool begins_alike(parameter const& left, parameter const& right) {
+    return left.name == right.name && left.shape() == right.shape() && left.kind == right.kind &&
+           left.deviation == right.deviation && left.value == right.value;
 }
 
-template <typename plugin_at> saved_config saved_config_of(plugin_at const* plugin, json const* saved) {
-    return {plugin->fields, plugin->fields_count, plugin->config_bytes, saved, plugin->name};
+/** The fields in which a resumed instance differs: of those given where there are any. */
+template <typename plugin_at>
+std::string differences(plugin_instance<plugin_at> const& instance, selection const& chosen,
+                        std::vector<uint8_t> const& saved) {
+    std::string of_given, of_all;
+    for (uform_field_t const& field : std::span(instance.plugin->fields, instance.plugin->fields_count)) {
+        if (fields_equal(field, instance.config.data(), saved.data()))
+            continue;
+        std::string const text = instance.name + "." + field.name + ": the checkpoint has " +
+                                 field_value(field, saved.data()).dump() + ", " +
+                                 field_value(field, instance.config.data()).dump() + " was asked; ";
+        of_all += text;
+        if (!chosen.config.empty() && !field_is_zero(field, chosen.config.data()))
+            of_given += text;
+    }
+    return of_given.empty() ? of_all : of_given;
+}
+
+/** A resumed run's parameters are the checkpoint's: a field that gives them another shape or another beginning would be
+ *  ignored, so it is refused. */
+template <typename plugin_at>
+void check_same_parameters(plugin_instance<plugin_at> const& instance, selection const& chosen, resumed_plugin from,
+                           parameter_table const& table) {
+    if (!from.parts)
+        return;
+    auto const& own = instance.parameters;
+    auto const& before = from.parts->parameters;
+    size_t place = 0;
+    while (place != own.size() && place != before.size() &&
+           begins_alike(table.at(own[place]), from.parameters->at(before[place])))
+        ++place;
+    if (place == own.size() && place == before.size())
+        return;
+    std::string const& name = (place != own.size() ? table.at(own[place]) : from.parameters->at(before[place])).name;
+    fail(uform_status_invalid_argument_k, differences(instance, chosen, from.parts->config), "its parameter ", name,
+         " goes on as saved");
 }
 
 } // namespace
@@ -160,38 +265,43 @@ template <typename plugin_at> saved_config saved_config_of(plugin_at const* plug
 uform_objective_plugin_t const* find_objective(std::string_view name) { return objectives().find(name); }
 uform_modality_plugin_t const* find_modality(std::string_view name) { return modalities().find(name); }
 
-bool start_modality(modality_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+bool start_modality(modality_instance& instance, selection const& chosen, resumed_plugin from, uform_run_t const& run,
                     uform_operations_t const& operations, declarations& declared) {
-    uform_modality_plugin_t const* const plugin = find_modality(chosen.name);
-    if (!plugin)
-        fail(uform_status_invalid_argument_k, chosen.name, ": no modality of this name is registered");
-    std::vector<uint8_t> const given = take_config(instance, plugin, chosen);
-    saved_config const from_file = saved_config_of(plugin, saved);
-    from_file.complete(instance.config.data());
-    uform_host_t host{.parts = &instance, .declared = &declared, .columns_capacity = run.columns_capacity};
-    uform_declare_t const declare = declare_with(host, operations);
-    uint32_t enabled = 0;
-    check(plugin->derive(instance.config.data(), &run, &declare, &enabled));
-    if (!enabled)
+    instance_start start(instance, chosen.name, find_modality(chosen.name), run, operations, declared);
+    start.derive(chosen, from);
+    if (!start.enabled())
         return false;
-    from_file.restore_left_out(given.data(), instance.config.data());
-    check(plugin->create(instance.config.data(), &run, &declare, &instance.self));
+    start.create();
+    check_same_parameters(instance, chosen, from, declared.parameters);
     return true;
 }
 
-void start_objective(objective_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+void start_objective(objective_instance& instance, selection const& chosen, resumed_plugin from, uform_run_t const& run,
                      uform_operations_t const& operations, declarations& declared) {
-    uform_objective_plugin_t const* const plugin = find_objective(chosen.name);
-    if (!plugin)
-        fail(uform_status_invalid_argument_k, chosen.name, ": no objective of this name is registered");
-    std::vector<uint8_t> const given = take_config(instance, plugin, chosen);
-    saved_config const from_file = saved_config_of(plugin, saved);
-    from_file.complete(instance.config.data());
-    uform_host_t host{.parts = &instance, .declared = &declared, .columns_capacity = run.columns_capacity};
-    uform_declare_t const declare = declare_with(host, operations);
-    check(plugin->derive(instance.config.data(), &run, &declare));
-    from_file.restore_left_out(given.data(), instance.config.data());
-    check(plugin->create(instance.config.data(), &run, &declare, &instance.self));
+    instance_start start(instance, chosen.name, find_objective(chosen.name), run, operations, declared);
+    start.derive(chosen, from);
+    start.create();
+    check_same_parameters(instance, chosen, from, declared.parameters);
+}
+
+void restore_modality(modality_instance& instance, saved_section const& saved, uform_run_t const& run,
+                      uform_operations_t const& operations, declarations& declared) {
+    instance_start start(instance, saved.path, find_modality(saved.name), run, operations, declared);
+    start.restore(saved);
+    start.create();
+}
+
+void restore_objective(objective_instance& instance, saved_section const& saved, uform_run_t const& run,
+                       uform_operations_t const& operations, declarations& declared) {
+    instance_start start(instance, saved.path, find_objective(saved.name), run, operations, declared);
+    start.restore(saved);
+    start.create();
+}
+
+void check_objective_section(saved_section const& saved, uform_run_t const& run, uform_operations_t const& operations) {
+    objective_instance instance;
+    declarations none;
+    instance_start(instance, saved.path, find_objective(saved.name), run, operations, none).restore(saved);
 }
 
 } // namespace uform

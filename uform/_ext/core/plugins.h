@@ -49,6 +49,7 @@ struct staging_part {
 struct plugin_parts {
     std::string name;
     std::vector<uint8_t> config; /* derived */
+    std::vector<bool> given;     /* by field: it was not left to derive */
     void* self = nullptr;
     std::vector<uint32_t> parameters; /* by handle: index into the table */
     std::vector<uint32_t> terms;      /* by handle: index into the terms */
@@ -78,13 +79,37 @@ template <typename plugin_at> struct plugin_instance : plugin_parts {
 using modality_instance = plugin_instance<uform_modality_plugin_t>;
 using objective_instance = plugin_instance<uform_objective_plugin_t>;
 
+/** A plugin in the run that goes on; null in a new run. */
+struct resumed_plugin {
+    plugin_parts const* parts = nullptr;
+    uform_run_t const* run = nullptr;
+    parameter_table const* parameters = nullptr;
+};
+
 /**
- *  Derives the configuration and creates the plugin's state. Where `saved` is a configuration from a checkpoint, zeros
- * take its values. A modality that its configuration leaves out answers false and is not created.
+ *  Derives the configuration and creates the plugin's state. In a resumed run zeros take the values of the one that
+ * goes on, and what its parameters depend on is refused where it differs. A modality that its configuration leaves out
+ * answers false and is not created.
  */
-bool start_modality(modality_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+bool start_modality(modality_instance& instance, selection const& chosen, resumed_plugin from, uform_run_t const& run,
                     uform_operations_t const& operations, declarations& declared);
-void start_objective(objective_instance& instance, selection const& chosen, json const* saved, uform_run_t const& run,
+void start_objective(objective_instance& instance, selection const& chosen, resumed_plugin from, uform_run_t const& run,
                      uform_operations_t const& operations, declarations& declared);
+
+/** A plugin's section of a checkpoint's configuration. */
+struct saved_section {
+    std::string name;
+    json const* values;
+    json const* given; /* names of the fields given; null where the file does not tell */
+    std::string path;  /* for messages */
+};
+
+/** Checks a section whole and creates the plugin's state as it was in the run that was saved. */
+void restore_modality(modality_instance& instance, saved_section const& saved, uform_run_t const& run,
+                      uform_operations_t const& operations, declarations& declared);
+void restore_objective(objective_instance& instance, saved_section const& saved, uform_run_t const& run,
+                       uform_operations_t const& operations, declarations& declared);
+/** Checks a section alone: inference needs no objective's state. */
+void check_objective_section(saved_section const& saved, uform_run_t const& run, uform_operations_t const& operations);
 
 } // namespace uform

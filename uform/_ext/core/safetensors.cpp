@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
-#include <new>
-#include <random>
-#include <system_error>
+#include <memory>
 #include <tuple>
 
 #include <fcntl.h>
@@ -53,33 +49,9 @@ constexpr std::array<dtype_row_t, 13> dtypes = {{
     {"BOOL", 1},
 }};
 
-template <typename... parts_at> [[noreturn]] void fail_file(std::string const& path, parts_at const&... parts) {
-    fail(uform_status_file_k, "'", path, "': ", parts...);
-}
-
 template <typename... parts_at>
 [[noreturn]] void fail_tensor(std::string const& path, std::string_view name, parts_at const&... parts) {
     fail_file(path, "tensor ", quoted_name(name), ": ", parts...);
-}
-
-[[noreturn]] void fail_system(std::string const& path, char const* verb, int code) {
-    fail_file(path, "cannot ", verb, ": ", std::generic_category().message(code));
-}
-
-/** Repeats a system call for as long as a signal interrupts it. */
-template <typename call_at> auto uninterrupted(call_at&& call) {
-    auto result = call();
-    while (result < 0 && errno == EINTR)
-        result = call();
-    return result;
-}
-
-/** A path with a zero byte would name another file than the caller meant. */
-void check_path(std::string const& path) {
-    if (path.empty())
-        fail(uform_status_file_k, "the path of the file is empty");
-    if (path.find('\0') != std::string::npos)
-        fail(uform_status_file_k, "the path of the file has a zero byte");
 }
 
 /** a * b, or nothing where 64 bits cannot hold it. */
@@ -113,21 +85,6 @@ char const* safetensors_dtype_name(safetensors_dtype_t dtype) noexcept {
 
 std::size_t safetensors_dtype_bytes(safetensors_dtype_t dtype) noexcept {
     return dtypes[static_cast<std::size_t>(dtype)].bytes;
-}
-
-file_descriptor& file_descriptor::operator=(file_descriptor&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    return *this;
-}
-
-file_descriptor::~file_descriptor() { close(); }
-
-int file_descriptor::close() noexcept {
-    if (handle_ < 0)
-        return 0;
-    // Not repeated after EINTR: Linux has closed the descriptor by then.
-    int const result = ::close(std::exchange(handle_, -1));
-    return result < 0 && errno != EINTR ? errno : 0;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- reader */
@@ -303,159 +260,6 @@ void safetensors_file::read(std::string_view name, std::span<std::byte> destinat
 
 /* ----------------------------------------------------------------------------------------------------------- writer */
 
-namespace {
-
-struct directory_and_name_t {
-    std::string directory;
-    std::string name;
-};
-
-directory_and_name_t split_path(std::string const& path) {
-    auto const slash = path.rfind('/');
-    if (slash == std::string::npos)
-        return {".", path};
-    return {path.substr(0, slash + 1), path.substr(slash + 1)};
-}
-
-/** Where the bytes of `path` belong once symbolic links in its last part are followed, a dangling one too. */
-std::string follow_links(std::string const& path) {
-    constexpr int max_links = 40;
-    std::string target = path;
-    for (int links = 0; links != max_links; ++links) {
-        struct stat status;
-        if (::lstat(target.c_str(), &status) < 0) {
-            if (errno == ENOENT)
-                return target;
-            fail_system(path, "inspect", errno);
-        }
-        if (!S_ISLNK(status.st_mode))
-            return target;
-        std::array<char, 4096> content;
-        auto const length = ::readlink(target.c_str(), content.data(), content.size());
-        if (length < 0)
-            fail_system(path, "follow the link", errno);
-        std::string const next(content.data(), static_cast<std::size_t>(length));
-        target = next.starts_with('/') ? next : split_path(target).directory + "/" + next;
-    }
-    fail_system(path, "follow the link", ELOOP);
-}
-
-/** Unlike any other's: of this process (number), of this call (counter), of another host's process (random). */
-std::string unique_temporary_name(std::string const& name) {
-    constexpr std::size_t max_kept = 180; // so that the suffix fits what a file system allows of a name, 255 bytes
-    static std::atomic<std::uint64_t> counter = 0;
-    std::random_device random;
-    std::string result = ".";
-    result.append(name, 0, max_kept).append(".").append(std::to_string(::getpid()));
-    result.append("-").append(std::to_string(counter.fetch_add(1, std::memory_order_relaxed)));
-    result.append("-").append(std::to_string(random())).append(".tmp");
-    return result;
-}
-
-} // namespace
-
-/** The file beside the target, removed on destruction unless it was renamed. Works through the directory's descriptor,
- *  so that neither a renamed directory nor a change of the working directory can misplace it. */
-struct safetensors_writer::temporary_file {
-    explicit temporary_file(std::string const& path) : path_(path), target_(split_path(follow_links(path))) {}
-    temporary_file(temporary_file const&) = delete;
-    temporary_file& operator=(temporary_file const&) = delete;
-
-    ~temporary_file() {
-        if (!name_.empty())
-            ::unlinkat(directory_.get(), name_.c_str(), 0);
-    }
-
-    void create() {
-        if (target_.name.empty())
-            fail_system(path_, "write", EISDIR);
-        open_directory();
-        mode_t const mode = inspect_target();
-        open_unique(mode == no_mode ? 0666 : 0600);
-        // File systems without permissions refuse to set them; that is no reason to lose the data.
-        if (mode != no_mode && ::fchmod(file_.get(), mode) < 0 && errno != EPERM && errno != ENOTSUP)
-            fail_system(path_, "set the permissions", errno);
-    }
-
-    void append(std::span<std::byte const> bytes) {
-        while (!bytes.empty()) {
-            auto const put = uninterrupted([&] { return ::write(file_.get(), bytes.data(), bytes.size()); });
-            if (put < 0)
-                fail_system(path_, "write", errno);
-            bytes = bytes.subspan(static_cast<std::size_t>(put));
-        }
-    }
-
-    void rename_over_target() {
-        if (uninterrupted([&] { return ::fsync(file_.get()); }) < 0)
-            fail_system(path_, "synchronise", errno);
-        if (int const code = file_.close())
-            fail_system(path_, "close", code);
-        if (::renameat(directory_.get(), name_.c_str(), directory_.get(), target_.name.c_str()) < 0)
-            fail_system(path_, "replace", errno);
-        name_.clear();
-        // From here on the new file is in place, whole and synchronised; only its name might not survive a power cut.
-        if (!directory_readable_ || uninterrupted([&] { return ::fsync(directory_.get()); }) == 0)
-            return;
-        if (errno != EINVAL && errno != ENOTSUP)
-            fail_system(path_, "synchronise the directory (the file is written)", errno);
-    }
-
-private:
-    void open_directory() {
-        int const flags = O_DIRECTORY | O_CLOEXEC;
-        directory_ = file_descriptor(::open(target_.directory.c_str(), O_RDONLY | flags));
-        // A directory may be writable and yet not readable: then it cannot be synchronised, but the file can be saved.
-        directory_readable_ = static_cast<bool>(directory_);
-        if (!directory_ && errno == EACCES)
-            directory_ = file_descriptor(::open(target_.directory.c_str(), O_PATH | flags));
-        if (!directory_)
-            fail_system(path_, "open the directory", errno);
-    }
-
-    /** The permissions of the file to replace, or `no_mode` where there is none. */
-    mode_t inspect_target() {
-        struct stat status;
-        if (::fstatat(directory_.get(), target_.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) < 0) {
-            if (errno == ENOENT)
-                return no_mode;
-            fail_system(path_, "inspect", errno);
-        }
-        if (!S_ISREG(status.st_mode))
-            fail_file(path_, "not a regular file, so not replaced");
-        // Renaming needs no right to the file itself, but one who took it away meant it.
-        if (::faccessat(directory_.get(), target_.name.c_str(), W_OK, AT_EACCESS) < 0)
-            fail_system(path_, "write", errno);
-        return status.st_mode & 0777;
-    }
-
-    void open_unique(mode_t mode) {
-        constexpr int max_attempts = 16;
-        constexpr int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
-        int code = EEXIST;
-        for (int attempt = 0; code == EEXIST && attempt != max_attempts; ++attempt) {
-            std::string name = unique_temporary_name(target_.name);
-            int const handle = uninterrupted([&] { return ::openat(directory_.get(), name.c_str(), flags, mode); });
-            code = handle < 0 ? errno : 0;
-            if (code)
-                continue;
-            file_ = file_descriptor(handle);
-            name_ = std::move(name);
-            return;
-        }
-        fail_system(path_, "create a file beside it", code);
-    }
-
-    static constexpr mode_t no_mode = std::numeric_limits<mode_t>::max();
-
-    std::string path_;
-    directory_and_name_t target_;
-    std::string name_; // of the temporary file, empty while there is none to remove
-    file_descriptor directory_;
-    file_descriptor file_;
-    bool directory_readable_ = false;
-};
-
 safetensors_writer::safetensors_writer(std::string path) : path_(std::move(path)) { check_path(path_); }
 
 safetensors_writer::~safetensors_writer() = default;
@@ -535,7 +339,7 @@ template <typename body_at> void safetensors_writer::or_discard(body_at&& body) 
     try {
         body();
     } catch (...) {
-        temporary_.reset();
+        file_.reset();
         stage_ = stage_t::failed;
         throw;
     }
@@ -548,8 +352,8 @@ void safetensors_writer::begin(progress_t progress) {
         total_bytes_ = header.size() + data_bytes_;
         progress_ = std::move(progress);
         stage_ = stage_t::writing;
-        temporary_ = std::make_unique<temporary_file>(path_);
-        temporary_->create();
+        file_ = std::make_unique<atomic_file>(path_);
+        file_->create();
         append(std::as_bytes(std::span(header)));
     });
 }
@@ -557,7 +361,7 @@ void safetensors_writer::begin(progress_t progress) {
 void safetensors_writer::append(std::span<std::byte const> bytes) {
     while (!bytes.empty()) {
         auto const chunk = bytes.first(std::min(bytes.size(), chunk_bytes));
-        temporary_->append(chunk);
+        file_->append(chunk);
         done_bytes_ += chunk.size();
         bytes = bytes.subspan(chunk.size());
         if (progress_ && !progress_(done_bytes_, total_bytes_))
@@ -601,8 +405,8 @@ void safetensors_writer::commit() {
         if (auto const tensor = next_incomplete())
             fail(uform_status_invalid_argument_k, "'", path_, "': tensor ", quoted_name(tensor->name), ": ",
                  tensor->bytes() - current_done_, " bytes were not written");
-        temporary_->rename_over_target();
-        temporary_.reset();
+        file_->rename_over_target();
+        file_.reset();
         stage_ = stage_t::committed;
     });
 }

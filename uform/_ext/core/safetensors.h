@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/atomic_file.h"
+#include "core/file.h"
 #include "core/json.h"
 
 namespace uform {
@@ -29,25 +31,6 @@ char const* safetensors_dtype_name(safetensors_dtype_t dtype) noexcept;
 
 /** Bytes of one element. */
 std::size_t safetensors_dtype_bytes(safetensors_dtype_t dtype) noexcept;
-
-/** A file descriptor that closes itself. */
-class file_descriptor {
-public:
-    file_descriptor() noexcept = default;
-    explicit file_descriptor(int handle) noexcept : handle_(handle) {}
-    file_descriptor(file_descriptor&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
-    file_descriptor& operator=(file_descriptor&& other) noexcept;
-    ~file_descriptor();
-
-    int get() const noexcept { return handle_; }
-    explicit operator bool() const noexcept { return handle_ >= 0; }
-
-    /** Closes and answers `errno`, 0 on success: some file systems report a failed write only here. */
-    int close() noexcept;
-
-private:
-    int handle_ = -1;
-};
 
 /** What the header says of one tensor. `begin` and `end` count bytes from the first byte after the header. */
 struct safetensors_tensor_t {
@@ -101,10 +84,8 @@ private:
 
 /** Writes one file: declare everything, `begin`, `write` the tensors' bytes in the declared order, `commit`.
  *
- *  The bytes go to a temporary file beside the path, which is synchronised and then renamed over it, so that the path
- *  always holds the old file whole or the new one whole. After any failure, a cancelling or throwing callback, or
- *  without a `commit`, the temporary file is removed and the old file is as it was; the writer then refuses to go on.
- *  A symbolic link is followed and stays one. The new file takes the old file's permissions, where there is one.
+ *  The path always holds the old file whole or the new one whole (`atomic_file`). After any failure, a cancelling or
+ *  throwing callback, or without a `commit`, the old file is as it was and the writer refuses to go on.
  *
  *  Failures of the file system raise `uform_status_file_k` with the path and the system's reason, a cancelling callback
  *  `uform_status_cancelled_k`, and a wrong use `uform_status_invalid_argument_k`.
@@ -126,7 +107,7 @@ public:
 
     void add_metadata(std::string key, std::string value);
 
-    /** Creates the temporary file and writes the header. */
+    /** Creates the file and writes the header. */
     void begin(progress_t progress = {});
 
     /** Appends to the named tensor, which must be the next one in declared order that still lacks bytes. */
@@ -136,7 +117,6 @@ public:
     void commit();
 
 private:
-    struct temporary_file;
     enum class stage_t : std::uint8_t { declaring, writing, committed, failed };
 
     void expect(stage_t stage, char const* verb) const;
@@ -151,7 +131,7 @@ private:
     std::set<std::string, std::less<>> names_;
     json metadata_ = json::make_object();
     progress_t progress_;
-    std::unique_ptr<temporary_file> temporary_;
+    std::unique_ptr<atomic_file> file_;
     std::uint64_t data_bytes_ = 0;
     std::uint64_t total_bytes_ = 0;
     std::uint64_t done_bytes_ = 0;

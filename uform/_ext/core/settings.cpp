@@ -1,7 +1,10 @@
 #include "core/settings.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <span>
 
 #include "core/resume.h"
 
@@ -19,38 +22,6 @@ constexpr int64_t most_device_columns_k = int64_t(1) << 30;
 constexpr double most_number_k = 1e6;
 constexpr int32_t most_places_k = int32_t(1) << 24;
 
-#define UFORM_FIELD(type, of, name) {#name, uform_field_type_##type##_k, offsetof(of, name), 0, 0}
-
-uform_field_t const batch_fields[] = {
-    UFORM_FIELD(int32, uform_batch_shape_t, max_rows_per_device),
-    UFORM_FIELD(int32, uform_batch_shape_t, max_segments_per_device),
-    UFORM_FIELD(int32, uform_batch_shape_t, max_columns_per_row),
-    UFORM_FIELD(int32, uform_batch_shape_t, max_bags_per_device),
-    UFORM_FIELD(int32, uform_batch_shape_t, max_choices_per_item),
-};
-
-uform_field_t const schedule_fields[] = {
-    UFORM_FIELD(double, uform_schedule_t, learning_rate),
-    UFORM_FIELD(double, uform_schedule_t, min_learning_rate),
-    UFORM_FIELD(int64, uform_schedule_t, warmup_steps),
-    UFORM_FIELD(int64, uform_schedule_t, steps),
-};
-
-uform_field_t const optimizer_fields[] = {
-    UFORM_FIELD(double, uform_optimizer_t, beta1),
-    UFORM_FIELD(double, uform_optimizer_t, beta2),
-    UFORM_FIELD(double, uform_optimizer_t, epsilon),
-    UFORM_FIELD(double, uform_optimizer_t, weight_decay),
-    UFORM_FIELD(double, uform_optimizer_t, max_gradient_norm),
-};
-
-#undef UFORM_FIELD
-
-template <typename config_at, size_t count>
-saved_config saved_section(uform_field_t const (&fields)[count], json const* saved, char const* section) {
-    return {fields, count, sizeof(config_at), saved ? &saved->at(section) : nullptr, section};
-}
-
 void derive_integer(int32_t& value, int64_t otherwise, int64_t least, int64_t most, char const* name) {
     int64_t const taken = value == 0 ? otherwise : value;
     if (taken < least || taken > most)
@@ -67,11 +38,16 @@ void derive_number(double& value, double otherwise, char const* name) {
     value = value == 0 ? otherwise : value < 0 ? 0 : value;
 }
 
-void derive_network(settings& given) {
-    derive_integer(given.depth, 12, 1, most_depth_k, "depth");
-    derive_integer(given.hidden, 512, head_columns_k, most_hidden_k, "hidden");
-    if (given.hidden % head_columns_k)
-        fail(uform_status_invalid_argument_k, "hidden: a multiple of ", head_columns_k, ", not ", given.hidden);
+struct network_t {
+    int32_t depth;
+    int32_t hidden;
+};
+
+void derive_network(network_t& network) {
+    derive_integer(network.depth, 12, 1, most_depth_k, "depth");
+    derive_integer(network.hidden, 512, head_columns_k, most_hidden_k, "hidden");
+    if (network.hidden % head_columns_k)
+        fail(uform_status_invalid_argument_k, "hidden: a multiple of ", head_columns_k, ", not ", network.hidden);
 }
 
 void derive_batch(uform_batch_shape_t& batch) {
@@ -123,59 +99,163 @@ void derive_optimizer(uform_optimizer_t& optimizer) {
     derive_number(optimizer.max_gradient_norm, 1, "Optimizer.max_gradient_norm");
 }
 
-int32_t saved_size(char const* name, json const& saved) {
-    int64_t const value = saved.at("network").at(name).as_int64(name);
-    if (value < 1 || value > INT32_MAX)
-        fail(uform_status_invalid_argument_k, "resume: the checkpoint's ", name, " is ", value);
-    return static_cast<int32_t>(value);
+#define UFORM_FIELD(type, of, name) {#name, uform_field_type_##type##_k, offsetof(of, name), 0, 0}
+
+uform_field_t const network_fields[] = {
+    UFORM_FIELD(int32, network_t, depth),
+    UFORM_FIELD(int32, network_t, hidden),
+};
+
+uform_field_t const batch_fields[] = {
+    UFORM_FIELD(int32, uform_batch_shape_t, max_rows_per_device),
+    UFORM_FIELD(int32, uform_batch_shape_t, max_segments_per_device),
+    UFORM_FIELD(int32, uform_batch_shape_t, max_columns_per_row),
+    UFORM_FIELD(int32, uform_batch_shape_t, max_bags_per_device),
+    UFORM_FIELD(int32, uform_batch_shape_t, max_choices_per_item),
+};
+
+uform_field_t const schedule_fields[] = {
+    UFORM_FIELD(double, uform_schedule_t, learning_rate),
+    UFORM_FIELD(double, uform_schedule_t, min_learning_rate),
+    UFORM_FIELD(int64, uform_schedule_t, warmup_steps),
+    UFORM_FIELD(int64, uform_schedule_t, steps),
+};
+
+uform_field_t const optimizer_fields[] = {
+    UFORM_FIELD(double, uform_optimizer_t, beta1),
+    UFORM_FIELD(double, uform_optimizer_t, beta2),
+    UFORM_FIELD(double, uform_optimizer_t, epsilon),
+    UFORM_FIELD(double, uform_optimizer_t, weight_decay),
+    UFORM_FIELD(double, uform_optimizer_t, max_gradient_norm),
+};
+
+#undef UFORM_FIELD
+
+/** A structure of the settings, its place there and its name in a checkpoint. */
+template <typename config_at> struct section {
+    char const* name;
+    std::span<uform_field_t const> fields;
+    config_at settings::* config;
+    std::vector<bool> settings::* given;
+    config_kind kind;
+
+    section(char const* name, std::span<uform_field_t const> fields, config_at settings::* config,
+            std::vector<bool> settings::* given, void (*derive)(config_at&))
+        : name(name), fields(fields), config(config), given(given),
+          kind{fields, sizeof(config_at), [derive](void* values) { derive(*static_cast<config_at*>(values)); }} {}
+
+    derived_config of(settings const& from) const {
+        auto const* const values = reinterpret_cast<uint8_t const*>(&(from.*config));
+        return {{values, values + sizeof(config_at)}, from.*given};
+    }
+
+    void store(settings& to, derived_config made) const {
+        std::memcpy(&(to.*config), made.values.data(), sizeof(config_at));
+        to.*given = std::move(made.given);
+    }
+};
+
+struct sections_t {
+    section<uform_batch_shape_t> batch{"batch", batch_fields, &settings::batch, &settings::batch_given, derive_batch};
+    section<uform_schedule_t> schedule{"schedule", schedule_fields, &settings::schedule, &settings::schedule_given,
+                                       derive_schedule};
+    section<uform_optimizer_t> optimizer{"optimizer", optimizer_fields, &settings::optimizer,
+                                         &settings::optimizer_given, derive_optimizer};
+};
+
+sections_t const& all_sections() {
+    static sections_t const all;
+    return all;
 }
 
-void check_same(char const* name, int32_t given, json const& saved) {
-    int32_t const known = saved_size(name, saved);
-    if (given != 0 && given != known)
-        fail(uform_status_invalid_argument_k, name, ": the checkpoint has ", known, ", ", given, " was asked");
+/** Runs `body` for each section of the settings, in the order in which they are written. */
+template <typename body_at> void for_each_section(body_at&& body) {
+    sections_t const& sections = all_sections();
+    body(sections.batch);
+    body(sections.schedule);
+    body(sections.optimizer);
+}
+
+config_kind network_kind() {
+    return {network_fields, sizeof(network_t), [](void* values) { derive_network(*static_cast<network_t*>(values)); }};
+}
+
+/** The network of a resumed run is the one that goes on; another one asked for is refused. */
+void take_network(settings& given, settings const& saved) {
+    auto const take = [](char const* name, int32_t& asked, int32_t known) {
+        if (asked != 0 && asked != known)
+            fail(uform_status_invalid_argument_k, name, ": the checkpoint has ", known, ", ", asked, " was asked");
+        asked = known;
+    };
+    take("depth", given.depth, saved.depth);
+    take("hidden", given.hidden, saved.hidden);
 }
 
 } // namespace
 
-void derive(settings& asked, json const* saved) {
-    settings const given = asked;
-    if (saved) {
-        check_same("depth", given.depth, *saved);
-        check_same("hidden", given.hidden, *saved);
-        if (asked.seed == 0)
-            asked.seed = saved->at("seed").as_uint64("seed");
-    }
-    if (asked.depth == 0 && saved)
-        asked.depth = saved_size("depth", *saved);
-    if (asked.hidden == 0 && saved)
-        asked.hidden = saved_size("hidden", *saved);
-    auto const batch = saved_section<uform_batch_shape_t>(batch_fields, saved, "batch");
-    auto const schedule = saved_section<uform_schedule_t>(schedule_fields, saved, "schedule");
-    auto const optimizer = saved_section<uform_optimizer_t>(optimizer_fields, saved, "optimizer");
-    batch.complete(&asked.batch);
-    schedule.complete(&asked.schedule);
-    optimizer.complete(&asked.optimizer);
-    derive_network(asked);
-    derive_batch(asked.batch);
-    derive_schedule(asked.schedule);
-    derive_optimizer(asked.optimizer);
-    batch.restore_left_out(&given.batch, &asked.batch);
-    schedule.restore_left_out(&given.schedule, &asked.schedule);
-    optimizer.restore_left_out(&given.optimizer, &asked.optimizer);
+void derive(settings& given, settings const* saved) {
+    if (saved)
+        take_network(given, *saved);
+    network_t network{given.depth, given.hidden};
+    derive_network(network);
+    given.depth = network.depth;
+    given.hidden = network.hidden;
+    if (saved && given.seed == 0)
+        given.seed = saved->seed;
+    for_each_section([&](auto const& one) {
+        void const* const asked = &(given.*one.config);
+        one.store(given, saved ? derive_resumed(one.kind, asked, one.of(*saved), one.kind.derive)
+                               : derive_given(one.kind, asked));
+    });
 }
 
 json describe(settings const& derived) {
     json whole = json::make_object();
-    json network = json::make_object();
-    network.set("depth", derived.depth);
-    network.set("hidden", derived.hidden);
-    whole.set("network", std::move(network));
-    whole.set("batch", describe_fields(batch_fields, std::size(batch_fields), &derived.batch));
-    whole.set("schedule", describe_fields(schedule_fields, std::size(schedule_fields), &derived.schedule));
-    whole.set("optimizer", describe_fields(optimizer_fields, std::size(optimizer_fields), &derived.optimizer));
+    network_t const network{derived.depth, derived.hidden};
+    whole.set("network", describe_fields(network_fields, std::size(network_fields), &network));
+    for_each_section([&](auto const& one) {
+        whole.set(one.name, describe_fields(one.fields.data(), one.fields.size(), &(derived.*one.config)));
+    });
     whole.set("seed", derived.seed);
     return whole;
+}
+
+json describe_given(settings const& derived) {
+    json sections = json::make_object();
+    for_each_section([&](auto const& one) { sections.set(one.name, describe_given(one.fields, derived.*one.given)); });
+    return sections;
+}
+
+json const& configuration_member(json const& object, std::string const& path, std::string_view name) {
+    object.as_object(path);
+    if (json const* const value = object.find(name))
+        return *value;
+    fail(uform_status_invalid_argument_k, field_path(path, name), " is missing");
+}
+
+void check_members(json const& object, std::string const& path, std::span<std::string_view const> known) {
+    for (auto const& [name, value] : object.as_object(path))
+        if (std::find(known.begin(), known.end(), name) == known.end())
+            fail(uform_status_invalid_argument_k, path,
+                 " has a member that this version does not know: ", quoted_name(name));
+}
+
+settings read_settings(json const& configuration) {
+    settings read;
+    auto const member = [&](char const* name) -> json const& { return configuration_member(configuration, "", name); };
+    json const* const given = configuration.find("given");
+    network_t network;
+    derived_config const derived =
+        read_derived(network_kind(), member("network"), nullptr, "network", absent_field_t::refused);
+    std::memcpy(&network, derived.values.data(), sizeof(network));
+    read.depth = network.depth;
+    read.hidden = network.hidden;
+    for_each_section([&](auto const& one) {
+        json const* const names = given ? &configuration_member(*given, "given", one.name) : nullptr;
+        one.store(read, read_derived(one.kind, member(one.name), names, one.name, absent_field_t::refused));
+    });
+    read.seed = member("seed").as_uint64("seed");
+    return read;
 }
 
 uform_extents_t extents_of(settings const& derived) {

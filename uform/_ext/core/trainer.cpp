@@ -22,22 +22,30 @@ pack_capacities_t capacities_of(composition const& whole) {
 
 trainer::trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& options) : executor_(std::move(on)) {
     std::lock_guard order(executor_->order());
-    std::unique_ptr<checkpoint> resumed;
-    if (options.resume)
-        resumed = std::make_unique<checkpoint>(options.resume);
-    build(options, resumed.get());
-    load(options, resumed.get());
+    auto const begin = [&](checkpoint const* resumed) {
+        build(options, resumed);
+        load(options, resumed);
+    };
+    if (options.resume) {
+        checkpoint const resumed(options.resume);
+        resumed.naming([&] { begin(&resumed); });
+    } else
+        begin(nullptr);
 }
 
 void trainer::build(uform_trainer_options_t const& options, checkpoint const* resumed) {
-    json const* const saved = resumed ? &resumed->configuration() : nullptr;
     uint32_t const devices = executor_->devices();
-    whole_ = compose(settings_of(options, saved), saved, executor_->operations(), devices, true);
-    if (resumed)
-        resumed->check_tensors(whole_->declared.parameters);
+    if (resumed) {
+        auto const saved = resumed->restore(executor_->operations(), devices, true);
+        json const described = uform::describe(*saved);
+        whole_ = compose(settings_of(options, &described), saved.get(), executor_->operations(), devices, true);
+    } else
+        whole_ = compose(settings_of(options, nullptr), nullptr, executor_->operations(), devices, true);
     layout_ = lay_out(*whole_);
-    for (uint32_t device = 0; device != devices; ++device)
-        replicas_.push_back(std::make_unique<replica>(*whole_, layout_, *executor_, device));
+    allocate(layout_, [&] {
+        for (uint32_t device = 0; device != devices; ++device)
+            replicas_.push_back(std::make_unique<replica>(*whole_, layout_, *executor_, device));
+    });
     batch_ = std::make_unique<batch>(*whole_, executor_->pool(), capacities_of(*whole_));
     planning_ = std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), whole_->modalities);
     extra_.reserve(UFORM_TERMS_CAPACITY);

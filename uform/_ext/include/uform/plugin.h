@@ -39,7 +39,12 @@ typedef enum uform_field_type_t {
     uform_field_type_int32_list_k = 3,
 } uform_field_type_t;
 
-/** One field of a configuration structure: it is described, saved in checkpoints and compared by this. */
+/**
+ *  One field of a configuration structure: it is described, saved in checkpoints and compared by this.
+ *
+ *  A plugin may grow: a field that a checkpoint lacks is zero there, and derives. Any other value that a run could not
+ *  have derived is refused there, with the field's name.
+ */
 typedef struct uform_field_t {
     char const* name;
     int32_t type; /* uform_field_type_t */
@@ -723,7 +728,10 @@ typedef struct uform_modality_plugin_t {
     size_t fields_count;
     size_t config_bytes;
 
-    /** Derives zeros in place and refuses bad values; *enabled 0 leaves the modality out of the run. */
+    /**
+     *  Derives zeros in place and refuses bad values; *enabled 0 leaves the modality out of the run. What it derived
+     *  derives to itself; where zero is a value, a negative one (-1, or a number above -1e-20) asks for it.
+     */
     uform_status_t (*derive)(void* config, uform_run_t const*, uform_declare_t const*, uint32_t* enabled);
     /** Makes the plugin's state for one run and declares what it needs. */
     uform_status_t (*create)(void const* config, uform_run_t const*, uform_declare_t const*, void** self);
@@ -753,6 +761,7 @@ typedef struct uform_objective_plugin_t {
     size_t fields_count;
     size_t config_bytes;
 
+    /** As a modality's, which is always enabled. */
     uform_status_t (*derive)(void* config, uform_run_t const*, uform_declare_t const*);
     uform_status_t (*create)(void const* config, uform_run_t const*, uform_declare_t const*, void** self);
     void (*destroy)(void* self);
