@@ -210,12 +210,16 @@ cdef class Trainer(Receiver):
     def save(self, path: _PathLike, /, *, progress: _Progress | None = None, progress_steps: int = 0) -> None:
         """Writes the weights and the step as a checkpoint.
 
-        It is written beside `path`, which it then replaces at once: a crash leaves the old file whole.
+        It is written beside `path`, which it then replaces at once: a crash leaves the old file whole. A killed process
+        leaves a hidden file there, which the next save of the same path on the same host removes.
 
         Args:
             path: the file.
             progress: called with (done, total) tensors; False cancels, and the old file stays.
             progress_steps: calls it once in so many tensors; 0 is 1.
+
+        Raises:
+            OSError: the file cannot be written; the old one stays.
         """
         return SaveCall(self, path, progress=progress, progress_steps=progress_steps)()
 

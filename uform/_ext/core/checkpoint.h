@@ -1,4 +1,5 @@
-/** Checkpoints: one safetensors file of a run's weights, moments, counters and derived configuration. */
+/** Checkpoints: one safetensors file of a run's weights, moments and counters, with its derived configuration as JSON.
+ */
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,8 @@ namespace {
 
 // A parameter begins on a cache line, so that vector loads of one never straddle another.
 constexpr uint64_t values_alignment_k = 16;
+// Far under what offsets in bytes can count, and over what any machine holds.
+constexpr uint64_t most_values_k = uint64_t(1) << 56;
 
 constexpr double initial_deviation_k = 0.02;
 
@@ -38,17 +40,21 @@ parameter gain(std::string name, uint32_t rows) {
 uint32_t parameter_table::add(parameter asked) {
     if (asked.rows == 0)
         fail(uform_status_invalid_argument_k, "parameter ", asked.name, ": it has no rows");
-    if (find(asked.name))
+    if (asked.count() > most_values_k - flat_)
+        fail(uform_status_out_of_memory_k, "parameter ", asked.name, ": its ", asked.count(),
+             " values pass the address space");
+    uint32_t const index = static_cast<uint32_t>(all_.size());
+    if (!index_.emplace(asked.name, index).second)
         fail(uform_status_invalid_argument_k, "parameter ", asked.name, ": the name is taken");
     asked.offset = flat_;
     flat_ += (asked.count() + values_alignment_k - 1) / values_alignment_k * values_alignment_k;
     all_.push_back(std::move(asked));
-    return static_cast<uint32_t>(all_.size() - 1);
+    return index;
 }
 
 parameter const* parameter_table::find(std::string_view name) const {
-    auto const found = std::find_if(all_.begin(), all_.end(), [&](parameter const& one) { return one.name == name; });
-    return found == all_.end() ? nullptr : &*found;
+    auto const found = index_.find(name);
+    return found == index_.end() ? nullptr : &all_[found->second];
 }
 
 uint64_t parameter_table::trained() const {

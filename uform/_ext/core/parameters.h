@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,7 +33,7 @@ void initialise(parameter const& one, uint64_t seed, float* values);
 
 class parameter_table {
 public:
-    /** Answers the parameter's index. Refuses a taken name and an empty shape. */
+    /** Answers the parameter's index. Refuses a taken name, an empty shape and more values than memory can address. */
     uint32_t add(parameter asked);
 
     std::vector<parameter> const& all() const { return all_; }
@@ -42,6 +44,7 @@ public:
 
 private:
     std::vector<parameter> all_;
+    std::map<std::string, uint32_t, std::less<>> index_;
     uint64_t flat_ = 0;
 };
 

@@ -121,7 +121,10 @@ uform_status_t declare_staging(uform_host_t* host, size_t bytes, size_t* offset)
 }
 
 uform_status_t declare_column_staging(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) {
-    uform_status_t const status = reserve(host->parts->staging_bytes, bytes * host->columns_capacity, offset);
+    size_t all = 0;
+    if (__builtin_mul_overflow(bytes, size_t(host->columns_capacity), &all))
+        all = std::numeric_limits<size_t>::max(); // which is refused
+    uform_status_t const status = reserve(host->parts->staging_bytes, all, offset);
     if (status != uform_status_success_k)
         return status;
     return guard([&] { host->parts->staging_parts.push_back({*offset, unit, bytes}); });
