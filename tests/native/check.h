@@ -1,14 +1,16 @@
 /** The smallest harness for native test programs: count, say where a check failed, report through the exit status. */
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <string>
 
 namespace native_test {
 
+/** Checks may come from several threads. */
 struct counters_t {
-    int passed = 0;
-    int failed = 0;
+    std::atomic<int> passed = 0;
+    std::atomic<int> failed = 0;
 };
 
 inline counters_t& counters() {
@@ -25,7 +27,7 @@ inline bool record(bool holds, char const* file, int line, std::string const& wh
 
 /** Prints the totals; a program's `main` returns what this answers. */
 inline int report() {
-    std::printf("%d passed, %d failed\n", counters().passed, counters().failed);
+    std::printf("%d passed, %d failed\n", counters().passed.load(), counters().failed.load());
     return counters().failed ? 1 : 0;
 }
 

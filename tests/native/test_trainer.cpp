@@ -2,6 +2,7 @@
 // counts.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <thread>
 
@@ -398,6 +399,105 @@ void test_third_partys_term() {
     CHECK(same_run(trainer, make_trainer(make_executor(), resumed)));
 }
 
+/* ------------------------------------------------------------------------------------------------ submitted steps */
+
+struct pending_release {
+    void operator()(uform_pending_t* handle) const { uform_pending_free(handle); }
+};
+using pending_ptr = std::unique_ptr<uform_pending_t, pending_release>;
+
+pending_ptr submit(trainer_ptr const& trainer, uform_step_t const& step) {
+    uform_pending_t* made = nullptr;
+    require(uform_trainer_submit(trainer.get(), &step, &made), "submit");
+    return pending_ptr(made);
+}
+
+void test_submitted_steps_equal_blocking_ones() {
+    for (int32_t devices : {1, 2}) {
+        executor_ptr const executor = make_executor(devices);
+        trainer_ptr const blocking = make_trainer(executor, tiny_options(uform_objective_joint_k));
+        trainer_ptr const ahead = make_trainer(executor, tiny_options(uform_objective_joint_k));
+        constexpr int steps = 20;
+        call_t const call = image_text_call();
+        auto const expected = run_steps(blocking, call, steps);
+        std::deque<output_t> outputs;
+        std::vector<pending_ptr> pending;
+        for (int step = 0; step != steps; ++step) {
+            uform_step_t view = call.step();
+            view.output = outputs.emplace_back(call.count()).view;
+            pending.push_back(submit(ahead, view));
+        }
+        // Fetched in any order, by any thread.
+        std::vector<std::thread> threads;
+        for (int third = 0; third != 3; ++third)
+            threads.emplace_back([&, third] {
+                for (int step = steps - 1 - third; step >= 0; step -= 3) {
+                    uform_trainer_step_stats_t stats{};
+                    require(uform_pending_wait(pending[step].get(), &stats), "wait");
+                    CHECK(stats.step == uint64_t(step) + 1 && stats.loss == expected[step].loss);
+                }
+            });
+        for (std::thread& one : threads)
+            one.join();
+        CHECK(same_run(blocking, ahead));
+        for (int step = 1; step != steps; ++step)
+            CHECK(!same_bits(outputs[step].values, outputs[step - 1].values)); // each its own
+        CHECK(std::fabs(outputs[steps - 1].row(0)[0]) > 0);
+    }
+}
+
+void test_a_refused_step_disturbs_none_behind_it() {
+    executor_ptr const executor = make_executor();
+    auto options = tiny_options(uform_objective_contrastive_k);
+    options.contrastive.pair_loss = uform_pair_loss_form_sigmoid_k;
+    trainer_ptr const ahead = make_trainer(executor, options), alone = make_trainer(executor, options);
+    call_t const good = image_text_call();
+    call_t heavy = image_text_call();
+    heavy.attract.weights.assign(heavy.attract.ids.size(), 3e38f);
+    std::vector<pending_ptr> pending;
+    for (bool refused : {false, true, false, true, false})
+        pending.push_back(submit(ahead, (refused ? heavy : good).step()));
+    uint64_t applied = 0;
+    for (size_t step = 0; step != pending.size(); ++step) {
+        uform_trainer_step_stats_t stats{};
+        uform_status_t const status = uform_pending_wait(pending[step].get(), &stats);
+        CHECK(status == (step % 2 ? uform_status_not_finite_k : uform_status_success_k));
+        if (step % 2 == 0)
+            CHECK(stats.step == ++applied);
+    }
+    for (int step = 0; step != 3; ++step)
+        run_step(alone, good);
+    CHECK(same_run(ahead, alone)); // without masks no draw tells the calls apart
+}
+
+void test_outcomes_outlive_the_trainer() {
+    trainer_ptr trainer = make_trainer(make_executor(), tiny_options(uform_objective_joint_k));
+    pending_ptr const pending = submit(trainer, image_text_call().step());
+    pending_ptr const unwanted = submit(trainer, image_text_call().step());
+    trainer.reset();
+    uform_trainer_step_stats_t stats{};
+    require(uform_pending_wait(pending.get(), &stats), "wait");
+    CHECK(stats.step == 1 && stats.loss > 0);
+}
+
+void test_outcomes_that_nobody_fetches_are_bounded() {
+    constexpr size_t most = 64;
+    trainer_ptr const trainer = make_trainer(make_executor(), tiny_options(uform_objective_contrastive_k));
+    call_t call;
+    call.add_text("a");
+    uform_step_t const step = call.step();
+    std::vector<pending_ptr> pending;
+    for (size_t place = 0; place != most; ++place)
+        pending.push_back(submit(trainer, step));
+    uform_pending_t* one_more = nullptr;
+    CHECK(uform_trainer_submit(trainer.get(), &step, &one_more) == uform_status_invalid_argument_k && !one_more);
+    pending.pop_back();
+    pending.push_back(submit(trainer, step));
+    uform_trainer_step_stats_t stats{};
+    require(uform_pending_wait(pending.back().get(), &stats), "wait");
+    CHECK(stats.step == most + 1);
+}
+
 /* ------------------------------------------------------------------------------------------------ resources */
 
 void test_steps_allocate_nothing() {
@@ -416,6 +516,17 @@ void test_steps_allocate_nothing() {
         size_t const taken = allocations() - before;
         if (!CHECK(taken == 0))
             std::fprintf(stderr, "%zu allocations\n", taken);
+
+        uform_pending_t* pending[4] = {};
+        size_t const before_submitted = allocations();
+        for (uform_pending_t*& one : pending)
+            require(uform_trainer_submit(trainer.get(), &step, &one), "submit");
+        for (uform_pending_t* one : pending) {
+            require(uform_pending_wait(one, &stats), "wait");
+            uform_pending_free(one);
+        }
+        size_t const taken_by_submitted = allocations() - before_submitted; // before CHECK makes its text
+        CHECK(taken_by_submitted == 0);
     }
 }
 
@@ -467,6 +578,10 @@ int main() {
     test_answers_bags_in_order();
     test_counts_what_is_lost();
     test_third_partys_term();
+    test_submitted_steps_equal_blocking_ones();
+    test_a_refused_step_disturbs_none_behind_it();
+    test_outcomes_outlive_the_trainer();
+    test_outcomes_that_nobody_fetches_are_bounded();
     test_steps_allocate_nothing();
     test_outlives_its_executor();
     test_serves_several_threads();

@@ -262,6 +262,18 @@ cdef extern from "uform/uform.h" nogil:
     void uform_trainer_free(uform_trainer_t* trainer)
     uform_status_t uform_trainer_step(uform_trainer_t* trainer, const uform_step_t* step,
                                       uform_trainer_step_stats_t* stats)
+    ctypedef struct uform_pending_t
+    uform_status_t uform_trainer_submit(uform_trainer_t* trainer, const uform_step_t* step, uform_pending_t** pending)
+    uform_status_t uform_pending_wait(uform_pending_t* pending, uform_trainer_step_stats_t* stats)
+    void uform_pending_free(uform_pending_t* pending)
+
+    ctypedef struct uform_trainer_counters_t:
+        uint64_t steps
+        double device_seconds
+        uint64_t allocations
+        uint64_t host_waits
+
+    uform_status_t uform_trainer_counters(uform_trainer_t* trainer, uform_trainer_counters_t* counters)
     uform_status_t uform_trainer_save(uform_trainer_t* trainer, const char* path, uform_progress_t progress,
                                       void* progress_state, uint64_t progress_steps)
     uform_status_t uform_trainer_describe(uform_trainer_t* trainer, char** json)

@@ -25,9 +25,9 @@ import importlib.util
 import os
 import pathlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 from uform._ext.enums import GPUClass
+from uform._ext.worker import Worker
 
 
 def find_blas() -> str | None:
@@ -143,9 +143,9 @@ cdef class Executor:
         return f"<Executor {self.kind} devices={list(self.devices)} threads={self.threads}>"
 
     def _submit(self, call: Callable[[], object]) -> Future[object]:
-        """Has the executor's one worker thread call, after all that was submitted before."""
+        """Has the executor's worker call, after all that was submitted before."""
         if self.worker is None:
-            self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uform-executor")
+            self.worker = Worker()
         return self.worker.submit(call)
 
     cdef int enter(self) except -1:

@@ -121,6 +121,8 @@ cdef extern from "uform/plugin.h" nogil:
 
     ctypedef struct uform_stream_t
 
+    ctypedef struct uform_event_t
+
     # operations' arguments
 
     ctypedef struct uform_extents_t:
@@ -383,6 +385,10 @@ cdef extern from "uform/plugin.h" nogil:
         const int32_t* devices
         uint32_t devices_count
 
+    ctypedef struct uform_backend_counters_t:
+        uint64_t allocations
+        uint64_t host_waits
+
     ctypedef struct uform_operations_t:
         uint32_t abi_version
         uint32_t bytes
@@ -462,6 +468,15 @@ cdef extern from "uform/plugin.h" nogil:
                                  uint64_t bytes) noexcept
         # the update
         uform_status_t (*update)(uform_stream_t* stream, const uform_update_t* update) noexcept
+        # order among streams
+        uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event) noexcept
+        void (*event_destroy)(uform_event_t* event) noexcept
+        uform_status_t (*event_record)(uform_stream_t* stream, uform_event_t* event) noexcept
+        uform_status_t (*stream_wait)(uform_stream_t* stream, uform_event_t* event) noexcept
+        uform_status_t (*host_wait)(uform_event_t* event) noexcept
+        uform_status_t (*event_elapsed)(uform_event_t* begin, uform_event_t* end, double* seconds) noexcept
+        uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* source, size_t bytes) noexcept
+        void (*backend_counters)(const void* backend, uform_backend_counters_t* counters) noexcept
 
     const uform_operations_t* uform_operations_ram()
 

@@ -1,4 +1,4 @@
-from uform._ext.c_api cimport uform_step_t, uform_trainer_t
+from uform._ext.c_api cimport uform_pending_t, uform_step_t, uform_trainer_t
 from uform._ext.choices cimport ChoiceTexts
 from uform._ext.contents cimport Items
 from uform._ext.deferred cimport Receiver
@@ -23,8 +23,9 @@ cdef class Trainer(Receiver):
 
 
 cdef class StepCall:
-    """One step whose arguments are read: calling it runs it, once."""
+    """One step whose arguments are read: calling it runs it, once; so do `begin` and then `finish`."""
     cdef uform_step_t c
+    cdef uform_pending_t* pending
     cdef Trainer trainer
     cdef Items items
     cdef ChoiceTexts choices

@@ -8,7 +8,12 @@ from libc.string cimport memset
 from uform._ext.buffers cimport Vector, View, as_array, as_float32
 from uform._ext.c_api cimport (
     uform_executor_kind_ram_k,
+    uform_pending_free,
+    uform_pending_t,
+    uform_pending_wait,
     uform_string_free,
+    uform_trainer_counters,
+    uform_trainer_counters_t,
     uform_trainer_describe,
     uform_trainer_free,
     uform_trainer_init_ram,
@@ -17,6 +22,7 @@ from uform._ext.c_api cimport (
     uform_trainer_save,
     uform_trainer_step,
     uform_trainer_step_stats_t,
+    uform_trainer_submit,
     uform_trainer_t,
     uform_trainer_write,
     uform_executor_kind_vram_k,
@@ -291,6 +297,17 @@ cdef class Trainer(Receiver):
         finally:
             self.leave()
 
+    def _counters(self) -> dict[str, float]:
+        """What the run and its executor have done so far, once all steps are final: for tests and benchmarks."""
+        cdef uform_trainer_counters_t counted
+        cdef uform_trainer_t* handle = self.enter()
+        try:
+            with nogil:
+                check(uform_trainer_counters(handle, &counted))
+        finally:
+            self.leave()
+        return counted
+
     def close(self) -> None:
         """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on."""
         cdef uform_trainer_t* handle
@@ -449,6 +466,10 @@ cdef class StepCall:
         self.stats = stats
         self.items = items  # last: it tells that the call is prepared
 
+    def __dealloc__(self):
+        with nogil:
+            uform_pending_free(self.pending)
+
     def __call__(self) -> ArenaBuffer | None:
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
@@ -468,8 +489,39 @@ cdef class StepCall:
         finally:
             self._release()
 
+    def begin(self) -> None:
+        """Puts the step on its way."""
+        cdef uform_trainer_t* handle
+        try:
+            handle = self.trainer.enter()
+            try:
+                with nogil:
+                    check(uform_trainer_submit(handle, &self.c, &self.pending))
+            finally:
+                self.trainer.leave()
+        except BaseException:
+            self._release()
+            raise
+
+    def finish(self) -> ArenaBuffer | None:
+        """Waits for the step that has begun; other calls may go on meanwhile."""
+        cdef uform_trainer_step_stats_t reported
+        cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
+        try:
+            with nogil:
+                check(uform_pending_wait(self.pending, reports))
+            if reports != NULL:
+                self.stats.take(reports)
+            return None if self.rows is None else self.rows.buffer
+        finally:
+            self._release()
+
     def _release(self) -> None:
         """Lets go of all that was borrowed: the step is final."""
+        cdef uform_pending_t* pending = self.pending
+        self.pending = NULL
+        with nogil:
+            uform_pending_free(pending)
         if self.rows is not None:
             self.rows.release()
         memset(&self.c, 0, sizeof(self.c))
@@ -477,6 +529,7 @@ cdef class StepCall:
         self.choices = None
         self.keepers = None
         self.rows = None
+        self.stats = None
 
 
 cdef class SaveCall:

@@ -294,6 +294,8 @@ replica_layout lay_out(composition& whole) {
     lay_out_parameters(whole, layout);
     layout.staging_parts = lay_out_staging(whole);
     layout.staging = layout.plan.add("staging", layout.staging_parts.bytes);
+    if (whole.training() && !whole.operations->host_memory)
+        layout.inbox = layout.plan.add("staging", layout.staging_parts.bytes);
     lay_out_encoder(whole, layout);
     lay_out_taps(whole, layout);
     place_parts(layout.plan, whole.modalities);

@@ -67,6 +67,7 @@ struct replica_layout {
     std::vector<size_t> working; /* by parameter; unused where the backend's form is the plain one */
     std::vector<bool> has_working;
     size_t staging = 0, segment_of = 0, positions = 0;
+    size_t inbox = 0;           /* where a training run's uploads wait until the step before has read its staging */
     std::vector<size_t> saved;  /* by block */
     std::vector<size_t> states; /* depth + 1 in training, 2 in inference */
     size_t saved_bytes = 0, layer_workspace = 0, layer_workspace_bytes = 0;

@@ -24,18 +24,31 @@ void executor::open(char const* blas_path) {
     options.devices_count = static_cast<uint32_t>(indices_.size());
     check(operations_.backend_create(&options, &backend_));
     gpu_class_ = operations_.backend_gpu_class(backend_);
-    for (uint32_t place = 0; place != options.devices_count; ++place) {
-        uform_stream_t* stream = nullptr;
-        check(operations_.stream_create(backend_, place, &stream));
-        streams_.push_back(stream);
-    }
+    auto const open_streams = [&](std::vector<uform_stream_t*>& opened) {
+        for (uint32_t place = 0; place != options.devices_count; ++place) {
+            uform_stream_t* stream = nullptr;
+            check(operations_.stream_create(backend_, place, &stream));
+            opened.push_back(stream);
+        }
+    };
+    open_streams(streams_);
+    if (!operations_.host_memory)
+        open_streams(uploads_);
 }
 
 executor::~executor() {
+    for (uform_stream_t* stream : uploads_)
+        operations_.stream_destroy(stream);
     for (uform_stream_t* stream : streams_)
         operations_.stream_destroy(stream);
     if (backend_)
         operations_.backend_destroy(backend_);
+}
+
+uform_backend_counters_t executor::counters() const {
+    uform_backend_counters_t counted{};
+    operations_.backend_counters(backend_, &counted);
+    return counted;
 }
 
 /** A child of fork has the executor but none of its threads: waiting for them would never end, so there it is left

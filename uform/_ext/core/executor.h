@@ -27,9 +27,12 @@ public:
     int32_t device(size_t place) const { return indices_[place]; }
     uform_stream_t* stream(size_t place) const { return streams_[place]; }
     uform_stream_t* const* streams() const { return streams_.data(); }
+    /** Another order of work on the device at a place, so that uploads overlap what runs; the same one in RAM. */
+    uform_stream_t* upload_stream(size_t place) const { return uploads_.empty() ? streams_[place] : uploads_[place]; }
+    uform_backend_counters_t counters() const;
     char const* gemm() const { return operations_.backend_gemm(backend_); }
 
-    /** Held for a whole verb: work on one executor's devices is one after another. */
+    /** Held while a verb puts its work on the streams, and by all but a step until it is done. */
     std::mutex& order() { return order_; }
 
 private:
@@ -45,6 +48,7 @@ private:
     std::vector<int32_t> indices_;
     void* backend_ = nullptr;
     std::vector<uform_stream_t*> streams_;
+    std::vector<uform_stream_t*> uploads_; /* none where device memory is the host's */
     std::mutex order_;
 };
 

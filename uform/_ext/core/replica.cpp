@@ -26,11 +26,19 @@ uform_status_t reconstruct_for(uform_host_t* host, uint32_t, uint32_t modality, 
 
 replica::replica(composition& whole, replica_layout const& layout, executor& on, uint32_t device)
     : whole_(whole), layout_(layout), operations_(on.operations()), stream_(on.stream(device)), device_(device),
-      block_(operations_, stream_, layout.plan.bytes()) {
-    if (!operations_.host_memory)
-        host_staging_ = std::make_unique<staging_block>(operations_, stream_, layout.staging_parts.bytes);
+      block_(operations_, stream_, layout.plan.bytes()), upload_stream_(on.upload_stream(device)),
+      uploaded_(operations_, stream_), taken_(operations_, stream_) {
+    size_t const slots = operations_.host_memory ? 0 : whole.training() ? slots_k : 1;
+    for (size_t slot = 0; slot != slots; ++slot)
+        slots_.push_back(std::make_unique<staging_block>(operations_, stream_, layout.staging_parts.bytes));
     wire_parameters();
     wire_layers();
+    size_t parts = 4;
+    for (modality_instance const& one : whole.modalities)
+        parts += one.staging_parts.size();
+    for (objective_instance const& one : whole.objectives)
+        parts += one.staging_parts.size();
+    stretches_.reserve(parts);
     for (modality_instance& one : whole.modalities)
         modalities_.push_back(wire_plugin(one));
     for (objective_instance& one : whole.objectives)
@@ -105,28 +113,31 @@ void replica::import_weights() {
                                              block_.at<void>(layout_.working[index])));
 }
 
-void replica::begin(batch const& planned) {
+void replica::begin(batch const& planned, size_t slot) {
     planned_ = &planned;
     packed_device_t const& packed = planned.devices()[device_];
     columns_.active = rounded_up(packed.columns, columns_.capacity);
     columns_.longest = packed.longest;
     for (uform_layer_t& layer : layers_)
         layer.columns = columns_;
-    if (host_staging_)
-        upload();
-    if (!whole_.training())
-        return;
-    check(operations_.memory_zero(stream_, gradient(), sizeof(float) * whole_.declared.parameters.flat()));
-    check(operations_.memory_zero(stream_, terms(), sizeof(double) * UFORM_TERMS_CAPACITY));
+    if (!slots_.empty())
+        upload(slots_[slot]->data());
 }
 
-/** Sends what this step uses of the staging. */
-void replica::upload() {
+/** Lists what this step uses of the staging. */
+void replica::plan_upload() {
     packed_device_t const& packed = planned_->devices()[device_];
     staging_layout const& parts = layout_.staging_parts;
+    stretches_.clear();
     auto const send = [&](size_t offset, size_t bytes) {
-        if (bytes)
-            check(operations_.memory_upload(stream_, device_staging() + offset, host_staging_->data() + offset, bytes));
+        if (!bytes)
+            return;
+        // One copy takes what lies close together: starting another costs more than the gap.
+        constexpr size_t gap = size_t(64) << 10;
+        if (!stretches_.empty() && offset - (stretches_.back().offset + stretches_.back().bytes) <= gap)
+            stretches_.back().bytes = offset + bytes - stretches_.back().offset;
+        else
+            stretches_.push_back({offset, bytes});
     };
     send(parts.counts, sizeof(batch_counts));
     send(parts.segments, sizeof(uform_segment_t) * packed.segments);
@@ -142,6 +153,31 @@ void replica::upload() {
     for (objective_instance const& one : whole_.objectives)
         for (staging_part const& part : one.staging_parts)
             send(one.staging_offset + part.offset, part.bytes);
+}
+
+/** In training by way of the inbox, so that it overlaps the step before. */
+void replica::upload(uint8_t const* from) {
+    plan_upload();
+    uint8_t* const to = device_staging();
+    if (!whole_.training()) {
+        for (stretch const& one : stretches_)
+            check(operations_.memory_upload(stream_, to + one.offset, from + one.offset, one.bytes));
+        return;
+    }
+    uint8_t* const inbox = block_.at<uint8_t>(layout_.inbox);
+    taken_.hold(upload_stream_);
+    for (stretch const& one : stretches_)
+        check(operations_.memory_upload(upload_stream_, inbox + one.offset, from + one.offset, one.bytes));
+    uploaded_.record(upload_stream_);
+    uploaded_.hold(stream_);
+    for (stretch const& one : stretches_)
+        check(operations_.memory_copy(stream_, to + one.offset, inbox + one.offset, one.bytes));
+    taken_.record(stream_);
+}
+
+void replica::clear() {
+    check(operations_.memory_zero(stream_, gradient(), sizeof(float) * whole_.declared.parameters.flat()));
+    check(operations_.memory_zero(stream_, terms(), sizeof(double) * UFORM_TERMS_CAPACITY));
 }
 
 template <typename instance_at>

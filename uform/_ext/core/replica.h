@@ -5,9 +5,13 @@
 #include <vector>
 
 #include "core/batch.h"
+#include "core/event.h"
 #include "core/executor.h"
 
 namespace uform {
+
+/** Steps of a training run that a device of its own memory has at most: one runs, one waits, one is packed. */
+constexpr size_t slots_k = 3;
 
 class replica {
 public:
@@ -24,11 +28,14 @@ public:
     /** Brings the backend's own form of the weights up to date with the plain one. */
     void import_weights();
 
+    /** Staging slots that the host fills in turns. */
+    size_t slots() const { return slots_.empty() ? 1 : slots_.size(); }
     /** Where the host fills this device's staging. */
-    uint8_t* host_staging() { return host_staging_ ? host_staging_->data() : device_staging(); }
+    uint8_t* host_staging(size_t slot = 0) { return slots_.empty() ? device_staging() : slots_[slot]->data(); }
 
     /* a step, in this order */
-    void begin(batch const& planned);
+    void begin(batch const& planned, size_t slot = 0);
+    void clear();
     void embed();
     void encode();
     void pool();
@@ -51,8 +58,14 @@ private:
         std::vector<float*> gradients;
     };
 
+    /** A stretch of the staging. */
+    struct stretch {
+        size_t offset, bytes;
+    };
+
     uint8_t* device_staging() const { return block_.at<uint8_t>(layout_.staging); }
-    void upload();
+    void plan_upload();
+    void upload(uint8_t const* from);
     void wire_parameters();
     void wire_layers();
     template <typename instance_at> plugin_pointers<instance_at> wire_plugin(instance_at& instance);
@@ -69,8 +82,11 @@ private:
     uform_stream_t* stream_;
     uint32_t device_;
     device_block block_;
-    std::unique_ptr<staging_block> host_staging_; /* none where device memory is the host's */
-    std::vector<void const*> weights_;            /* by parameter: the backend's form */
+    std::vector<std::unique_ptr<staging_block>> slots_; /* none where device memory is the host's */
+    std::vector<stretch> stretches_;                    /* what a step uploads, ascending */
+    uform_stream_t* upload_stream_;
+    device_event uploaded_, taken_;    /* the inbox is full, and free again */
+    std::vector<void const*> weights_; /* by parameter: the backend's form */
     std::vector<float*> gradients_;
     std::vector<uform_layer_t> layers_;
     std::vector<plugin_pointers<modality_instance>> modalities_;

@@ -48,18 +48,40 @@ void trainer::build(uform_trainer_options_t const& options, checkpoint const* re
     });
     batch_ = std::make_unique<batch>(*whole_, executor_->pool(), capacities_of(*whole_));
     planning_ = std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), whole_->modalities);
-    extra_.reserve(UFORM_TERMS_CAPACITY);
     for (auto const& one : replicas_) {
-        staging_bases_.push_back(one->host_staging());
-        staging_.emplace_back(one->host_staging(), layout_.staging_parts);
-        views_.push_back({nullptr, 0, 0, 0, staging_.back().segments});
-        pooled_.emplace_back(size_t(whole_->run.bags_capacity) * whole_->run.hidden);
         gradients_.push_back(one->gradient());
         terms_.push_back(one->terms());
         bags_.push_back(one->bags());
         world_bags_.push_back(one->world_bags());
         world_gradients_.push_back(one->world_bags_gradient());
     }
+    for (size_t place = 0; place != replicas_[0]->slots(); ++place)
+        slots_.push_back(make_slot(place));
+    for (staging_view const& view : slots_[0].staging)
+        views_.push_back({nullptr, 0, 0, 0, view.segments});
+    queue_ = std::make_shared<step_queue>(whole_->declared.terms,
+                                          [this](uint64_t number, step_outcome& outcome) { settle(number, outcome); });
+}
+
+trainer::slot trainer::make_slot(size_t place) {
+    uform_operations_t const& operations = executor_->operations();
+    slot made;
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        uint8_t* const staging = replicas_[device]->host_staging(place);
+        made.staging.emplace_back(staging, layout_.staging_parts);
+        made.staging_bases.push_back(staging);
+        made.begun.emplace_back(operations, executor_->stream(device));
+        made.done.emplace_back(operations, executor_->stream(device));
+    }
+    made.pooled.resize(replicas_.size());
+    made.state = std::make_unique<staging_block>(operations, executor_->stream(0), sizeof(uform_update_state_t));
+    return made;
+}
+
+/** A child of fork has nobody who would end what is under way. */
+trainer::~trainer() {
+    if (queue_ && getpid() == owner_)
+        queue_->close();
 }
 
 void trainer::load(uform_trainer_options_t const& options, checkpoint const* resumed) {
@@ -102,22 +124,48 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
     }
 }
 
-void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) {
+uform_pending_t& trainer::submit(uform_step_t const& step) {
     std::lock_guard own(mutex_);
-    std::lock_guard order(executor_->order());
     check_step(step);
-    plan(step);
-    ++calls_;
-    dropped_ += batch_->dropped();
-    forward();
-    score();
-    backward();
-    reduce();
-    update();
-    if (state_.refused)
-        refuse();
-    answer(step.output);
-    report(stats);
+    uint64_t const number = queue_->next();
+    size_t const place = number % slots_.size();
+    if (number >= slots_.size())
+        queue_->wait(number - slots_.size());
+    slot& to = slots_[place];
+    uform_pending_t& pending = queue_->open();
+    std::lock_guard order(executor_->order());
+    bool begun = false;
+    try {
+        plan(step, to);
+        ++calls_;
+        dropped_ += batch_->dropped();
+        to.dropped = dropped_;
+        begun = true;
+        begin(place);
+        forward();
+        score();
+        backward();
+        reduce();
+        update();
+        end(to);
+    } catch (...) {
+        if (begun)
+            abandon();
+        queue_->release(pending);
+        throw;
+    }
+    queue_->append(pending);
+    return pending;
+}
+
+void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) {
+    struct released {
+        step_queue& queue;
+        uform_pending_t& pending;
+        ~released() { queue.release(pending); }
+    } const own{*queue_, submit(step)};
+    queue_->wait(own.pending.number);
+    queue_->report(own.pending, stats);
 }
 
 void trainer::check_step(uform_step_t const& step) const {
@@ -156,23 +204,35 @@ void trainer::check_output(uform_output_t const& output) const {
              " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
 }
 
-void trainer::plan(uform_step_t const& step) {
+void trainer::plan(uform_step_t const& step, slot& to) {
     batch_->plan(step.items, {}, step.items.bags, step.temperature_groups);
     check_output(step.output);
-    batch_->fill(staging_);
+    batch_->fill(to.staging);
     for (size_t device = 0; device != views_.size(); ++device) {
         packed_device_t const& packed = batch_->devices()[device];
         views_[device].columns = packed.columns;
         views_[device].segments_count = packed.segments;
         views_[device].bags_count = packed.bags;
+        views_[device].segments = to.staging[device].segments;
     }
-    planning_->run({calls_, batch_->items(), batch_->bags(), views_, staging_bases_, step.sides, &step.relations});
+    planning_->run({calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &step.relations});
     batch_->finish();
+    to.truncated = batch_->truncated();
+    to.output = step.output;
+    if (step.output.data)
+        to.bags.assign(batch_->bags().begin(), batch_->bags().end());
+}
+
+void trainer::begin(size_t place) {
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        replicas_[device]->begin(*batch_, place);
+        slots_[place].begun[device].record(executor_->stream(device));
+    }
 }
 
 void trainer::forward() {
     for (auto& one : replicas_) {
-        one->begin(*batch_);
+        one->clear();
         one->embed();
         one->encode();
         one->pool();
@@ -208,9 +268,47 @@ void trainer::reduce() {
 void trainer::update() {
     for (auto& one : replicas_)
         one->update();
-    check(
-        executor_->operations().memory_download(executor_->stream(0), &state_, replicas_[0]->state(), sizeof(state_)));
-    check(executor_->operations().stream_synchronize(executor_->stream(0)));
+}
+
+/** What the host is told: the statistics, once, and the embeddings where they are asked for. */
+void trainer::end(slot& to) {
+    uform_operations_t const& operations = executor_->operations();
+    check(operations.memory_download(executor_->stream(0), to.state->data(), replicas_[0]->state(),
+                                     sizeof(uform_update_state_t)));
+    size_t const row_bytes = sizeof(float) * whole_->run.hidden;
+    for (uint32_t device = 0; device != replicas_.size(); ++device) {
+        uform_stream_t* const stream = executor_->stream(device);
+        if (to.output.data) {
+            if (!to.pooled[device])
+                to.pooled[device] =
+                    std::make_unique<staging_block>(operations, stream, row_bytes * whole_->run.bags_capacity);
+            check(operations.memory_download(stream, to.pooled[device]->data(), replicas_[device]->bags(),
+                                             row_bytes * batch_->devices()[device].bags));
+        }
+        to.done[device].record(stream);
+    }
+}
+
+/** After a failure in the midst of a step: nothing of it may still read the staging. */
+void trainer::abandon() noexcept {
+    for (uint32_t device = 0; device != replicas_.size(); ++device)
+        for (uform_stream_t* stream : {executor_->upload_stream(device), executor_->stream(device)})
+            executor_->operations().stream_synchronize(stream);
+}
+
+/** By whichever thread waits: it touches nothing that a submission does. */
+void trainer::settle(uint64_t number, step_outcome& outcome) {
+    slot const& from = slots_[number % slots_.size()];
+    for (device_event const& done : from.done)
+        done.wait();
+    std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
+    outcome.truncated = from.truncated;
+    outcome.dropped = from.dropped;
+    state_ = outcome.state;
+    device_seconds_ += from.begun[0].seconds_to(from.done[0]);
+    if (state_.refused)
+        refuse();
+    answer(from);
 }
 
 void trainer::refuse() const {
@@ -223,37 +321,28 @@ void trainer::refuse() const {
          " while every loss is finite: the step was refused and changed no weight");
 }
 
-void trainer::answer(uform_output_t const& output) {
+void trainer::answer(slot const& from) {
+    uform_output_t const& output = from.output;
     if (!output.data)
         return;
     size_t const hidden = whole_->run.hidden;
-    uform_operations_t const& operations = executor_->operations();
-    for (uint32_t device = 0; device != replicas_.size(); ++device) {
-        check(operations.memory_download(executor_->stream(device), pooled_[device].data(), replicas_[device]->bags(),
-                                         sizeof(float) * hidden * batch_->devices()[device].bags));
-        check(operations.stream_synchronize(executor_->stream(device)));
-    }
-    for (size_t bag = 0; bag != batch_->bags().size(); ++bag) {
-        uform_bag_t const& from = batch_->bags()[bag];
+    for (size_t bag = 0; bag != from.bags.size(); ++bag) {
+        uform_bag_t const& place = from.bags[bag];
         uint8_t* const to = static_cast<uint8_t*>(output.data) + bag * output.row_bytes;
-        if (from.device == dropped_k)
+        if (place.device == dropped_k) {
             std::memset(to, 0, output.row_bytes);
-        else
-            check(
-                uform_scalar_convert(pooled_[from.device].data() + from.place * hidden, 1, hidden, output.scalar, to));
+            continue;
+        }
+        auto const* pooled = reinterpret_cast<float const*>(from.pooled[place.device]->data());
+        check(uform_scalar_convert(pooled + place.place * hidden, 1, hidden, output.scalar, to));
     }
 }
 
-void trainer::report(uform_trainer_step_stats_t* stats) {
-    if (!stats)
-        return;
-    *stats = uform_trainer_step_stats_t{};
-    report_terms(whole_->declared.terms, state_.terms, *stats, extra_);
-    stats->step = state_.applied;
-    stats->learning_rate = state_.learning_rate;
-    stats->gradient_norm = state_.gradient_norm;
-    stats->truncated = batch_->truncated();
-    stats->dropped = std::exchange(dropped_, 0);
+uform_trainer_counters_t trainer::counters() {
+    std::lock_guard own(mutex_);
+    queue_->drain();
+    uform_backend_counters_t const counted = executor_->counters();
+    return {queue_->next(), device_seconds_, counted.allocations, counted.host_waits};
 }
 
 float const* trainer::on_host(float const* device_values, uint64_t count, std::vector<float>& copy) {
@@ -268,6 +357,7 @@ float const* trainer::on_host(float const* device_values, uint64_t count, std::v
 
 void trainer::save(std::string const& path, uform_progress_t call, void* state, uint64_t every) {
     std::lock_guard own(mutex_);
+    queue_->drain();
     std::lock_guard order(executor_->order());
     parameter_table const& table = whole_->declared.parameters;
     replica const& from = *replicas_[0];
@@ -282,6 +372,7 @@ void trainer::save(std::string const& path, uform_progress_t call, void* state, 
 
 std::string trainer::describe() {
     std::lock_guard own(mutex_);
+    queue_->drain();
     json page = page_description(uform::describe(*whole_));
     page.set("devices", executor_->devices());
     page.set("step", state_.applied);
@@ -329,6 +420,7 @@ float* trainer::buffer(replica const& of, int32_t what) const {
 
 void trainer::read(std::string const& name, int32_t what, float* to, size_t count) {
     std::lock_guard own(mutex_);
+    queue_->drain();
     std::lock_guard order(executor_->order());
     parameter const& one = find(name);
     if (count != one.count())
@@ -340,6 +432,7 @@ void trainer::read(std::string const& name, int32_t what, float* to, size_t coun
 
 void trainer::write(std::string const& name, float const* from, size_t count) {
     std::lock_guard own(mutex_);
+    queue_->drain();
     std::lock_guard order(executor_->order());
     parameter const& one = find(name);
     if (count != one.count())
@@ -389,6 +482,14 @@ void uform_trainer_free(uform_trainer_t* trainer) { delete trainer; }
 uform_status_t uform_trainer_step(uform_trainer_t* trainer, uform_step_t const* step,
                                   uform_trainer_step_stats_t* stats) {
     return uform::guard([&] { trainer->body.step(*step, stats); });
+}
+
+uform_status_t uform_trainer_submit(uform_trainer_t* trainer, uform_step_t const* step, uform_pending_t** pending) {
+    return uform::guard([&] { *pending = &trainer->body.submit(*step); });
+}
+
+uform_status_t uform_trainer_counters(uform_trainer_t* trainer, uform_trainer_counters_t* counters) {
+    return uform::guard([&] { *counters = trainer->body.counters(); });
 }
 
 uform_status_t uform_trainer_save(uform_trainer_t* trainer, char const* path, uform_progress_t progress,

@@ -6,9 +6,12 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include "core/batch.h"
 #include "core/checkpoint.h"
 #include "core/planning.h"
+#include "core/queue.h"
 #include "core/replica.h"
 
 namespace uform {
@@ -16,7 +19,17 @@ namespace uform {
 class trainer {
 public:
     trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& options);
+    ~trainer();
+    trainer(trainer const&) = delete;
+    trainer& operator=(trainer const&) = delete;
 
+    /**
+     *  Checks, plans, packs and puts a whole step on the devices' streams, where it runs by itself: whether it is
+     *  applied is decided there. Waits for a staging slot first, and for nothing afterwards.
+     */
+    uform_pending_t& submit(uform_step_t const& step);
+
+    /** The same, and waits until it is final. */
     void step(uform_step_t const& step, uform_trainer_step_stats_t* stats);
     void save(std::string const& path, uform_progress_t call, void* state, uint64_t every);
     std::string describe();
@@ -25,22 +38,43 @@ public:
     void read(std::string const& name, int32_t what, float* to, size_t count);
     void write(std::string const& name, float const* from, size_t count);
 
+    uform_trainer_counters_t counters();
+
 private:
+    /** What the host keeps of one step on its way; steps take turns. */
+    struct slot {
+        std::vector<staging_view> staging; /* by device */
+        std::vector<uint8_t*> staging_bases;
+        std::unique_ptr<staging_block> state;               /* uform_update_state_t */
+        std::vector<device_event> begun, done;              /* by device */
+        std::vector<std::unique_ptr<staging_block>> pooled; /* by device, once an answer was asked for */
+        std::vector<uform_bag_t> bags;
+        uform_output_t output{};
+        uint64_t truncated = 0, dropped = 0;
+    };
+
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
     void load(uform_trainer_options_t const& options, checkpoint const* resumed);
 
+    slot make_slot(size_t place);
+
     /* a step, in this order */
     void check_step(uform_step_t const& step) const;
     void check_output(uform_output_t const& output) const;
-    void plan(uform_step_t const& step);
+    void plan(uform_step_t const& step, slot& to);
+    void begin(size_t place);
     void forward();
     void score();
     void backward();
     void reduce();
     void update();
-    void answer(uform_output_t const& output);
-    void report(uform_trainer_step_stats_t* stats);
+    void end(slot& to);
+    void abandon() noexcept;
+
+    /* once it is done */
+    void settle(uint64_t number, step_outcome& outcome);
+    void answer(slot const& from);
     [[noreturn]] void refuse() const;
 
     uint64_t edges_limit() const;
@@ -50,6 +84,7 @@ private:
     float const* on_host(float const* device_values, uint64_t count, std::vector<float>& copy);
 
     std::shared_ptr<executor> executor_;
+    pid_t const owner_ = getpid();
     std::mutex mutex_;
     std::unique_ptr<composition> whole_;
     replica_layout layout_;
@@ -58,13 +93,12 @@ private:
     std::unique_ptr<planning> planning_;
 
     uint64_t calls_ = 0;
-    uint64_t dropped_ = 0; /* since statistics were last read */
-    uform_update_state_t state_{};
-    std::vector<uform_named_value_t> extra_;
-    std::vector<staging_view> staging_;
-    std::vector<uint8_t*> staging_bases_;
+    uint64_t dropped_ = 0;         /* by all steps */
+    uform_update_state_t state_{}; /* after the last step that is final */
+    double device_seconds_ = 0;
+    std::vector<slot> slots_;
+    std::shared_ptr<step_queue> queue_;
     std::vector<uform_device_view_t> views_;
-    std::vector<std::vector<float>> pooled_; /* host copies, one a device */
     std::vector<float*> gradients_, world_gradients_;
     std::vector<double*> terms_;
     std::vector<void const*> bags_;

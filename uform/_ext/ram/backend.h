@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +22,9 @@ public:
 
     ram::gemm const& gemm() const noexcept { return gemm_; }
     rotary_table const& rotary() const noexcept { return rotary_; }
+
+    void count_allocation() const noexcept { allocations_.fetch_add(1, std::memory_order_relaxed); }
+    std::uint64_t allocations() const noexcept { return allocations_.load(std::memory_order_relaxed); }
 
     /**
      *  Calls `body(index)` for every index below `tasks`, on the worker threads. What a task is must not depend on how
@@ -46,6 +51,7 @@ private:
     uform_parallel_t parallel_;
     ram::gemm gemm_;
     rotary_table rotary_;
+    mutable std::atomic<std::uint64_t> allocations_ = 0;
 };
 
 /** One virtual device. Work on it is done when the call returns. */
@@ -54,6 +60,11 @@ struct stream {
     std::uint32_t device;
 
     static stream const& of(uform_stream_t const* opaque) noexcept { return *reinterpret_cast<stream const*>(opaque); }
+};
+
+/** The host's clock when the work before was done. */
+struct event {
+    std::chrono::steady_clock::time_point at{};
 };
 
 /** Rows that one task of an elementwise or row-wise operation handles. */

@@ -46,8 +46,9 @@ private:
 
 } // namespace
 
-uform_status_t memory_allocate(uform_stream_t*, std::size_t bytes, void** memory) {
+uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return guard([&] {
+        stream::of(opaque).backend.count_allocation();
         // The kernel promises more than it has and kills who believes it: more than the machine's memory is refused
         // here.
         machine_memory const machine;
@@ -87,6 +88,36 @@ uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t byt
             std::memset(static_cast<std::byte*>(device) + begin, 0, end - begin);
         });
     });
+}
+
+uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes) {
+    return memory_upload(opaque, to, from, bytes);
+}
+
+uform_status_t event_create(uform_stream_t*, uform_event_t** made) {
+    return guard([&] { *made = reinterpret_cast<uform_event_t*>(new event); });
+}
+
+void event_destroy(uform_event_t* opaque) { delete reinterpret_cast<event*>(opaque); }
+
+uform_status_t event_record(uform_stream_t*, uform_event_t* opaque) {
+    reinterpret_cast<event*>(opaque)->at = std::chrono::steady_clock::now();
+    return uform_status_success_k;
+}
+
+uform_status_t stream_wait(uform_stream_t*, uform_event_t*) { return uform_status_success_k; }
+
+uform_status_t host_wait(uform_event_t*) { return uform_status_success_k; }
+
+uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds) {
+    *seconds =
+        std::chrono::duration<double>(reinterpret_cast<event const*>(to)->at - reinterpret_cast<event const*>(from)->at)
+            .count();
+    return uform_status_success_k;
+}
+
+void backend_counters(void const* opaque, uform_backend_counters_t* counters) {
+    *counters = {static_cast<backend const*>(opaque)->allocations(), 0};
 }
 
 std::size_t state_bytes(std::uint32_t hidden) { return hidden * sizeof(float); }

@@ -103,6 +103,15 @@ constexpr uform_operations_t make_operations() {
     table.gather = exchanged<gather>::call;
 
     table.update = guarded<update>::call;
+
+    table.event_create = event_create;
+    table.event_destroy = event_destroy;
+    table.event_record = event_record;
+    table.stream_wait = stream_wait;
+    table.host_wait = host_wait;
+    table.event_elapsed = event_elapsed;
+    table.memory_copy = memory_copy;
+    table.backend_counters = backend_counters;
     return table;
 }
 

@@ -111,7 +111,7 @@ void backend::connect_peers() {
         }
 }
 
-stream* backend::create_stream(std::uint32_t place) const {
+stream* backend::create_stream(std::uint32_t place) {
     constexpr char const* operation = "stream_create";
     if (place >= devices_.size())
         fail(uform_status_internal_k, operation, ": place ", place, ", but there are ", devices_.size(), " devices");
@@ -121,6 +121,7 @@ stream* backend::create_stream(std::uint32_t place) const {
     made->multiprocessors = multiprocessors_[place];
     made->gpu_class = gpu_class_;
     made->place = place;
+    made->counters = &counters_;
     check_cuda(cudaSetDevice(made->device), operation);
     check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
     check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
@@ -161,7 +162,7 @@ char const* backend_gemm(void const* opaque) {
 
 uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made) {
     return guard(
-        [&] { *made = reinterpret_cast<uform_stream_t*>(static_cast<backend const*>(owner)->create_stream(place)); });
+        [&] { *made = reinterpret_cast<uform_stream_t*>(static_cast<backend*>(owner)->create_stream(place)); });
 }
 
 void stream_destroy(uform_stream_t* opaque) { backend::destroy_stream(reinterpret_cast<stream*>(opaque)); }
@@ -185,12 +186,14 @@ uform_status_t stream_synchronize(uform_stream_t* opaque) {
     return guard([&] {
         stream const& on = stream::of(opaque);
         make_current(on);
+        ++on.counters->host_waits;
         check_cuda(cudaStreamSynchronize(on.handle), on);
     });
 }
 
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return on_stream(opaque, "memory_allocate", [&](stream const& on) {
+        ++on.counters->allocations;
         cudaError_t const result = cudaMalloc(memory, bytes ? bytes : 1);
         if (result != cudaErrorMemoryAllocation)
             return check_cuda(result, on);
@@ -211,6 +214,7 @@ void memory_release(uform_stream_t* opaque, void* memory) {
 /** Pinned, so that the GPU reads it by itself while the host goes on. */
 uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return on_stream(opaque, "staging_allocate", [&](stream const& on) {
+        ++on.counters->allocations;
         cudaError_t const result = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
         if (result != cudaErrorMemoryAllocation)
             return check_cuda(result, on);
@@ -244,6 +248,64 @@ uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t byt
         if (bytes)
             check_cuda(cudaMemsetAsync(device, 0, bytes, on.handle), on);
     });
+}
+
+uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes) {
+    return on_stream(opaque, "memory_copy", [&](stream const& on) {
+        if (bytes)
+            check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on.handle), on);
+    });
+}
+
+uform_status_t event_create(uform_stream_t* opaque, uform_event_t** made) {
+    return on_stream(opaque, "event_create", [&](stream const& on) {
+        auto one = std::make_unique<event>(nullptr, on.device, on.counters);
+        check_cuda(cudaEventCreate(&one->handle), on);
+        *made = reinterpret_cast<uform_event_t*>(one.release());
+    });
+}
+
+void event_destroy(uform_event_t* opaque) {
+    if (opaque == nullptr)
+        return;
+    std::unique_ptr<event> const one(&event::of(opaque));
+    cudaSetDevice(one->device);
+    cudaEventDestroy(one->handle);
+    cudaGetLastError();
+}
+
+uform_status_t event_record(uform_stream_t* opaque, uform_event_t* recorded) {
+    return on_stream(opaque, "event_record",
+                     [&](stream const& on) { check_cuda(cudaEventRecord(event::of(recorded).handle, on.handle), on); });
+}
+
+uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* awaited) {
+    return on_stream(opaque, "stream_wait", [&](stream const& on) {
+        check_cuda(cudaStreamWaitEvent(on.handle, event::of(awaited).handle, 0), on);
+    });
+}
+
+/** Errors of kernels come up here as well; which operation's they are is not known any more. */
+uform_status_t host_wait(uform_event_t* opaque) {
+    return guard([&] {
+        event const& one = event::of(opaque);
+        check_cuda(cudaSetDevice(one.device), "host_wait");
+        ++one.counters->host_waits;
+        check_cuda(cudaEventSynchronize(one.handle), "host_wait");
+    });
+}
+
+uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds) {
+    return guard([&] {
+        float milliseconds = 0;
+        check_cuda(cudaEventElapsedTime(&milliseconds, event::of(from).handle, event::of(to).handle), "event_elapsed");
+        *seconds = 1e-3 * static_cast<double>(milliseconds);
+    });
+}
+
+void backend_counters(void const* opaque, uform_backend_counters_t* counters) {
+    work_counters const& counted = static_cast<backend const*>(opaque)->counters();
+    *counters = {counted.allocations, counted.host_waits};
 }
 
 } // namespace uform::vram

@@ -25,8 +25,10 @@ public:
     int gpu_class() const noexcept { return gpu_class_; }
 
     /** The stream of the device at a place; `destroy` ends it. */
-    stream* create_stream(std::uint32_t place) const;
+    stream* create_stream(std::uint32_t place);
     static void destroy_stream(stream* made) noexcept;
+
+    work_counters const& counters() const noexcept { return counters_; }
 
 private:
     void connect_peers();
@@ -35,6 +37,7 @@ private:
     std::vector<int> multiprocessors_; // by place
     int gpu_class_ = 0;
     bool connected_ = true; // every GPU reads every other's memory
+    work_counters counters_;
 };
 
 } // namespace uform::vram

@@ -23,6 +23,14 @@ void staging_release(uform_stream_t* opaque, void* memory);
 uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* host, std::size_t bytes);
 uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
 uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
+uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes);
+uform_status_t event_create(uform_stream_t* opaque, uform_event_t** made);
+void event_destroy(uform_event_t* opaque);
+uform_status_t event_record(uform_stream_t* opaque, uform_event_t* event);
+uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* event);
+uform_status_t host_wait(uform_event_t* event);
+uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds);
+void backend_counters(void const* opaque, uform_backend_counters_t* counters);
 
 // weights.cu
 std::size_t state_bytes(std::uint32_t hidden);

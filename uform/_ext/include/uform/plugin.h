@@ -100,6 +100,9 @@ typedef struct uform_columns_t {
 /** Opaque: the order of work on one device. In RAM it carries the worker threads. */
 typedef struct uform_stream_t uform_stream_t;
 
+/** Opaque: a point in the order of work, which other streams and the host wait for. */
+typedef struct uform_event_t uform_event_t;
+
 /* ---------------------------------------------------------------------------------------------------- operations'
  * arguments */
 
@@ -394,6 +397,12 @@ typedef struct uform_backend_options_t {
     uint32_t devices_count;
 } uform_backend_options_t;
 
+/** What a backend did so far that a step must not do: for tests and inspection. */
+typedef struct uform_backend_counters_t {
+    uint64_t allocations; /* of device memory and of staging */
+    uint64_t host_waits;  /* of the host for a device */
+} uform_backend_counters_t;
+
 /**
  *  The table of operations, which each backend implements: the one seam between what is computed and where. An
  * operation takes plain pointers, extents, device-side counts and a stream; it allocates nothing and waits for nothing
@@ -489,6 +498,19 @@ typedef struct uform_operations_t {
 
     /* the update */
     uform_status_t (*update)(uform_stream_t*, uform_update_t const*);
+
+    /* order among streams, and between them and the host: an event that was never recorded has passed */
+    uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event);
+    void (*event_destroy)(uform_event_t* event);
+    uform_status_t (*event_record)(uform_stream_t* stream, uform_event_t* event);
+    /** What comes later on the stream waits until the event, as it was recorded last, has passed. */
+    uform_status_t (*stream_wait)(uform_stream_t* stream, uform_event_t* event);
+    uform_status_t (*host_wait)(uform_event_t* event);
+    /** Seconds between two events that have passed. */
+    uform_status_t (*event_elapsed)(uform_event_t* from, uform_event_t* to, double* seconds);
+    /** Within one device's memory. */
+    uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, void const* from, size_t bytes);
+    void (*backend_counters)(void const* backend, uform_backend_counters_t* counters);
 } uform_operations_t;
 
 /** The table of the reference backend, for a plugin's tests of its own operations. Static. */

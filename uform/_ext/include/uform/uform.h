@@ -406,11 +406,41 @@ UFORM_API uform_status_t uform_trainer_init_ram(uform_executor_t* executor, ufor
                                                 uform_trainer_t** trainer);
 UFORM_API uform_status_t uform_trainer_init_vram(uform_executor_t* executor, uform_trainer_options_t const* options,
                                                  uform_trainer_t** trainer);
-/** The trainer keeps its executor alive. */
+/** The trainer keeps its executor alive, and waits here for the steps that are under way. */
 UFORM_API void uform_trainer_free(uform_trainer_t* trainer);
 /** One optimizer step; `stats` may be null. Calls from several threads are served one after another. */
 UFORM_API uform_status_t uform_trainer_step(uform_trainer_t* trainer, uform_step_t const* step,
                                             uform_trainer_step_stats_t* stats);
+/** A step that was submitted, until its outcome is fetched. */
+typedef struct uform_pending_t uform_pending_t;
+
+/**
+ *  Submits a step and goes on while it runs, after all that were submitted before. The items are read before this
+ *  returns; `step->output.data` is borrowed until the step is final. Wrong arguments are refused here, a step's numbers
+ *  by `uform_pending_wait`, without disturbing the steps behind it. Waits while as many steps are under way as the
+ *  devices have staging for. At most 64 steps' handles are not freed at a time.
+ */
+UFORM_API uform_status_t uform_trainer_submit(uform_trainer_t* trainer, uform_step_t const* step,
+                                              uform_pending_t** pending);
+/**
+ *  Waits until the step is final, and answers what `uform_trainer_step` would; `stats->extra` is borrowed until the
+ *  handle is freed. From any thread, even after the trainer was freed.
+ */
+UFORM_API uform_status_t uform_pending_wait(uform_pending_t* pending, uform_trainer_step_stats_t* stats);
+/** Every handle is freed, once; waits where the step is not final. */
+UFORM_API void uform_pending_free(uform_pending_t* pending);
+
+/** What a run and its devices have done so far: for tests and inspection. */
+typedef struct uform_trainer_counters_t {
+    uint64_t steps;        /* submitted */
+    double device_seconds; /* that the first device spent on them, from a step's first operation to its last */
+    uint64_t allocations;  /* of the executor: device memory and staging */
+    uint64_t host_waits;   /* of the executor: of the host for a device */
+} uform_trainer_counters_t;
+
+/** Waits until all steps are final. */
+UFORM_API uform_status_t uform_trainer_counters(uform_trainer_t* trainer, uform_trainer_counters_t* counters);
+
 UFORM_API uform_status_t uform_trainer_save(uform_trainer_t* trainer, char const* path, uform_progress_t progress,
                                             void* progress_state, uint64_t progress_steps);
 /** The derived configuration, parameter count and planned bytes as JSON, to free with `uform_string_free`. */
