@@ -189,8 +189,11 @@ def test_nothing_is_left_open() -> None:
 
 
 def test_files_can_be_read_whole() -> None:
+    # The public headers are one whole each, and so is what declares them to Cython.
+    mirrors = {EXTENSION / "plugin.pxd", EXTENSION / "c_api.pxd"}
     suffixes = NATIVE_SUFFIXES | CYTHON_SUFFIXES | {".py"}
     sources = [path for folder in ("uform", "plugins", "tools") for path in files(ROOT / folder, suffixes)]
-    lengths = {name_of(path): len(path.read_text().splitlines()) for path in sources if INCLUDES not in path.parents}
+    own = [path for path in sources if INCLUDES not in path.parents and path not in mirrors]
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in own}
     found = {name: lines for name, lines in lengths.items() if lines > 700}
     assert found == {}

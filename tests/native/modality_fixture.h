@@ -207,7 +207,7 @@ struct pass_fixture {
 /** Covered rows, some of them another modality's, and their loss. */
 struct covered_rows {
     static constexpr uint32_t first = 2, capacity = 9;
-    uint32_t count;
+    uint32_t count, before = 1;
     std::vector<float> rows, rows_gradient;
     float scale = 0.25f, weight = 2;
     double term = 1;
@@ -217,7 +217,8 @@ struct covered_rows {
         random_values random(8);
         rows = random.normal((first + count) * hidden_k, 1, (first + capacity) * hidden_k);
         rows_gradient.assign(rows.size(), poison());
-        taken = {first, count + 1, capacity, &this->count, rows.data(), rows_gradient.data(), &scale, &weight, &term};
+        taken = {first - before,       count + 1, capacity, &this->count, rows.data(),
+                 rows_gradient.data(), &scale,    &weight,  &term,        &before};
     }
 
     double dot(std::vector<float> const& weights, size_t output, size_t row) const {

@@ -221,17 +221,50 @@ void test_memory() {
     CHECK(table.memory_allocate(device.stream(), SIZE_MAX, &memory) == uform_status_out_of_memory_k);
 }
 
+void test_events() {
+    ram_device const device(3);
+    uform_operations_t const& table = device.operations();
+    uform_event_t *begun = nullptr, *ended = nullptr;
+    uform::check(table.event_create(device.stream(), &begun));
+    uform::check(table.event_create(device.stream(), &ended));
+    uform::check(table.host_wait(ended)); // never recorded
+    std::vector<int> from = {1, 2, 3}, to(3);
+    uform::check(table.event_record(device.stream(), begun));
+    uform::check(table.memory_copy(device.stream(), to.data(), from.data(), from.size() * sizeof(int)));
+    uform::check(table.event_record(device.stream(), ended));
+    uform::check(table.stream_wait(device.stream(), ended));
+    uform::check(table.host_wait(ended));
+    CHECK(to == from);
+    double seconds = -1;
+    uform::check(table.event_elapsed(begun, ended, &seconds));
+    CHECK(seconds >= 0);
+    table.event_destroy(begun);
+    table.event_destroy(ended);
+    table.event_destroy(nullptr);
+
+    uform_backend_counters_t before{}, after{};
+    table.backend_counters(device.backend(), &before);
+    void* memory = nullptr;
+    uform::check(table.staging_allocate(device.stream(), 8, &memory));
+    table.staging_release(device.stream(), memory);
+    table.backend_counters(device.backend(), &after);
+    CHECK(after.allocations == before.allocations + 1 && after.host_waits == 0);
+}
+
 void test_table_is_whole() {
     uform_operations_t const& table = ram_device::operations();
     CHECK(table.abi_version == UFORM_PLUGIN_ABI_VERSION && table.bytes == sizeof table);
     CHECK(std::string(table.name) == "ram");
-    // all after the name are function pointers
+    // all after the name are function pointers; the last four, which capture, are not this backend's
     auto const* const slots = reinterpret_cast<void* const*>(&table.backend_create);
-    std::size_t const count = (sizeof table - offsetof(uform_operations_t, backend_create)) / sizeof(void*);
+    std::size_t const bytes =
+        offsetof(uform_operations_t, capture_begin) - offsetof(uform_operations_t, backend_create);
+    std::size_t const count = bytes / sizeof(void*);
     bool whole = true;
     for (std::size_t i = 0; i != count; ++i)
         whole = whole && slots[i] != nullptr;
     CHECK(whole);
+    CHECK(!table.capture_begin && !table.capture_end && !table.graph_launch && !table.graph_destroy);
     CHECK(table.state_bytes(64) == 256 && table.weights_bytes(0, 3, 4) == 0);
     CHECK(table.weights_import(nullptr, 0, 3, 4, nullptr, nullptr) == uform_status_success_k);
 
@@ -259,6 +292,7 @@ int main() {
     test_reduce();
     test_gather();
     test_memory();
+    test_events();
     test_table_is_whole();
     test_nothing_is_allocated();
     return report();

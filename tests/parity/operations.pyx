@@ -356,6 +356,7 @@ cdef class Operations:
         h.table_gradient = <float*>at(k.get("table_gradient"))
         h.workspace = at(k["workspace"])
         h.workspace_bytes = k["workspace"].nbytes
+        h.before = <const uint32_t*>at(k.get("before"))
         check(self.table.bytes_head(self.streams[0], &h))
 
     def patches_head(self, **k):
@@ -380,6 +381,7 @@ cdef class Operations:
         h.rows_gradient = <float*>at(k.get("rows_gradient"))
         h.workspace = at(k["workspace"])
         h.workspace_bytes = k["workspace"].nbytes
+        h.before = <const uint32_t*>at(k.get("before"))
         check(self.table.patches_head(self.streams[0], &h))
 
     def cross_entropy(self, **k):

@@ -272,6 +272,8 @@ cdef extern from "uform/uform.h" nogil:
         double device_seconds
         uint64_t allocations
         uint64_t host_waits
+        uint64_t graphs
+        uint64_t graph_launches
 
     uform_status_t uform_trainer_counters(uform_trainer_t* trainer, uform_trainer_counters_t* counters)
     uform_status_t uform_trainer_save(uform_trainer_t* trainer, const char* path, uform_progress_t progress,

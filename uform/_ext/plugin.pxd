@@ -123,6 +123,8 @@ cdef extern from "uform/plugin.h" nogil:
 
     ctypedef struct uform_event_t
 
+    ctypedef struct uform_graph_t
+
     # operations' arguments
 
     ctypedef struct uform_extents_t:
@@ -239,6 +241,7 @@ cdef extern from "uform/plugin.h" nogil:
         float* table_gradient
         void* workspace
         size_t workspace_bytes
+        const uint32_t* before
 
     ctypedef struct uform_patches_head_t:
         uint32_t hidden
@@ -261,6 +264,7 @@ cdef extern from "uform/plugin.h" nogil:
         float* rows_gradient
         void* workspace
         size_t workspace_bytes
+        const uint32_t* before
 
     ctypedef struct uform_cross_entropy_t:
         uint32_t classes
@@ -477,6 +481,11 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*event_elapsed)(uform_event_t* begin, uform_event_t* end, double* seconds) noexcept
         uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* source, size_t bytes) noexcept
         void (*backend_counters)(const void* backend, uform_backend_counters_t* counters) noexcept
+        # captured work
+        uform_status_t (*capture_begin)(uform_stream_t* stream) noexcept
+        uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph) noexcept
+        uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph) noexcept
+        void (*graph_destroy)(uform_graph_t* graph) noexcept
 
     const uform_operations_t* uform_operations_ram()
 
@@ -629,6 +638,7 @@ cdef extern from "uform/plugin.h" nogil:
         const float* scale
         const float* weight
         double* term
+        const uint32_t* before
 
     ctypedef struct uform_fill_t:
         const uform_content_t* content
@@ -677,6 +687,7 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*embed_backward)(void* self, const uform_pass_t* step) noexcept
         uform_status_t (*reconstruct)(void* self, const uform_pass_t* step,
                                       const uform_reconstruction_t* reconstruction) noexcept
+        uint32_t capturable
 
     ctypedef struct uform_objective_plugin_t:
         uint32_t abi_version

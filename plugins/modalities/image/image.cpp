@@ -280,6 +280,7 @@ uform_status_t reconstruct(void* opaque, uform_pass_t const* pass, uform_reconst
     head.rows_gradient = covered->rows_gradient;
     head.workspace = pass->workspace + self.workspace;
     head.workspace_bytes = self.workspace_bytes;
+    head.before = covered->before;
     return pass->operations->patches_head(pass->stream, &head);
 }
 
@@ -305,6 +306,7 @@ uform_modality_plugin_t const image_plugin = {
     .embed_forward = image::embed_forward,
     .embed_backward = image::embed_backward,
     .reconstruct = image::reconstruct,
+    .capturable = 1,
 };
 
 } // namespace uform

@@ -150,6 +150,7 @@ uform_status_t reconstruct(void* opaque, uform_pass_t const* pass, uform_reconst
     head.table_gradient = covered->rows_gradient ? pass->gradients[self.table] : nullptr;
     head.workspace = pass->workspace + self.workspace;
     head.workspace_bytes = self.workspace_bytes;
+    head.before = covered->before;
     return pass->operations->bytes_head(pass->stream, &head);
 }
 
@@ -175,6 +176,7 @@ uform_modality_plugin_t const text_plugin = {
     .embed_forward = text::embed_forward,
     .embed_backward = text::embed_backward,
     .reconstruct = text::reconstruct,
+    .capturable = 1,
 };
 
 } // namespace uform

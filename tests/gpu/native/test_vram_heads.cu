@@ -75,7 +75,7 @@ void check_answers(std::string const& name, answers const& got, double loss, std
 /** The buffers that both heads over hidden states share. */
 struct head_arrays {
     std::uint32_t capacity, active, all;
-    device_array<std::uint32_t> count;
+    device_array<std::uint32_t> count, before;
     device_array<bf16> rows, weight;
     device_array<float> scale, factor, rows_gradient, weight_gradient;
     device_array<double> loss;
@@ -83,9 +83,10 @@ struct head_arrays {
     head_arrays(std::vector<float> const& states, std::vector<float> const& weights, std::uint32_t rows_count,
                 std::uint32_t hidden, float scale_, float factor_)
         : capacity(rows_count + 21), active(rows_count + 9), all(first_k + rows_count + 21 + beyond_k),
-          count(std::vector{rows_count}), rows(std::size_t(all) * hidden), weight(to_bf16(weights)),
-          scale(std::vector{scale_}), factor(std::vector{factor_}), rows_gradient(std::size_t(all) * hidden),
-          weight_gradient(std::vector<float>(weights.size(), before_k)), loss(std::vector<double>{before_k}) {
+          count(std::vector{rows_count}), before(std::vector<std::uint32_t>{1}), rows(std::size_t(all) * hidden),
+          weight(to_bf16(weights)), scale(std::vector{scale_}), factor(std::vector{factor_}),
+          rows_gradient(std::size_t(all) * hidden), weight_gradient(std::vector<float>(weights.size(), before_k)),
+          loss(std::vector<double>{before_k}) {
         std::vector<float> padded(std::size_t(first_k) * hidden, std::numeric_limits<float>::quiet_NaN());
         padded.insert(padded.end(), states.begin(), states.end());
         rows.upload(to_bf16(padded));
@@ -127,7 +128,8 @@ void check_bytes_head(std::uint32_t count, std::uint32_t hidden, bool backward, 
         device_array<std::uint8_t> const device_targets(targets, arrays.capacity);
         device_array<std::uint8_t> const workspace(vram::bytes_head_workspace_bytes(hidden, arrays.capacity));
         uform_bytes_head_t head{};
-        head.hidden = hidden, head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k;
+        head.hidden = hidden, head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k - 1,
+        head.before = arrays.before.data();
         head.count = arrays.count.data(), head.rows = arrays.rows.data(), head.table = arrays.weight.data();
         head.targets = device_targets.data(), head.scale = arrays.scale.data(), head.weight = arrays.factor.data();
         head.loss = arrays.loss.data();
@@ -196,7 +198,8 @@ void check_patches_head(std::uint32_t element, std::uint32_t count, std::uint32_
         device_array<std::uint8_t> const workspace(vram::patches_head_workspace_bytes(hidden, width, arrays.capacity));
         uform_patches_head_t head{};
         head.hidden = hidden, head.width = width, head.element = element, head.multiplier = multiplier;
-        head.offset = offset, head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k;
+        head.offset = offset, head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k - 1,
+        head.before = arrays.before.data();
         head.count = arrays.count.data(), head.rows = arrays.rows.data(), head.values = device_values.data();
         head.covered_patches = device_covered.data(), head.head = arrays.weight.data();
         head.head_gradient = backward ? arrays.weight_gradient.data() : nullptr;
@@ -281,7 +284,8 @@ void bench() {
             device_array<std::uint8_t> const targets(std::vector<std::uint8_t>(count, 7), arrays.capacity);
             device_array<std::uint8_t> const workspace(vram::bytes_head_workspace_bytes(hidden, arrays.capacity));
             uform_bytes_head_t head{};
-            head.hidden = hidden, head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k;
+            head.hidden = hidden, head.capacity = arrays.capacity, head.active = arrays.active,
+            head.first = first_k - 1, head.before = arrays.before.data();
             head.count = arrays.count.data(), head.rows = arrays.rows.data(), head.table = arrays.weight.data();
             head.targets = targets.data(), head.scale = arrays.scale.data(), head.weight = arrays.factor.data();
             head.loss = arrays.loss.data(), head.rows_gradient = arrays.rows_gradient.data();
@@ -301,7 +305,8 @@ void bench() {
         device_array<std::uint8_t> const workspace(vram::patches_head_workspace_bytes(hidden, width, arrays.capacity));
         uform_patches_head_t head{};
         head.hidden = hidden, head.width = width, head.element = uform_element_uint8_k, head.multiplier = 1;
-        head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k;
+        head.capacity = arrays.capacity, head.active = arrays.active, head.first = first_k - 1,
+        head.before = arrays.before.data();
         head.count = arrays.count.data(), head.rows = arrays.rows.data(), head.values = values.data();
         head.covered_patches = device_covered.data(), head.head = arrays.weight.data();
         head.head_gradient = arrays.weight_gradient.data(), head.scale = arrays.scale.data();

@@ -258,10 +258,11 @@ void batch::finish() {
     for (size_t device = 0; device != staging_.size(); ++device) {
         packed_device_t const& packed = packer_.devices()[device];
         staging_view const& staging = staging_[device];
-        *staging.counts = {packed.columns, packed.segments, packed.bags, covered_total_[device], {}};
+        *staging.counts = {packed.columns, packed.segments, packed.bags, covered_total_[device], {}, {}};
         for (size_t place = 0; place != whole_.modalities.size(); ++place) {
             size_t const cell = device * modalities_capacity_k + place;
             staging.counts->covered_of[place] = covered_count_[cell];
+            staging.counts->covered_first[place] = covered_first_[cell];
             auto const& modality = whole_.modalities[place];
             check(modality.plugin->finish(modality.self, static_cast<uint32_t>(device),
                                           staging.base + modality.staging_offset, content_columns_[cell],

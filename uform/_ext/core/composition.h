@@ -49,7 +49,8 @@ constexpr size_t modalities_capacity_k = 16;
 /** Device-side counts at the start of a device's staging. */
 struct batch_counts {
     uint32_t columns, segments, bags, covered;
-    uint32_t covered_of[modalities_capacity_k]; /* by place among the run's modalities */
+    uint32_t covered_of[modalities_capacity_k];    /* by place among the run's modalities */
+    uint32_t covered_first[modalities_capacity_k]; /* likewise: the first of those rows */
 };
 
 /** Offsets into a device's staging, on the host and on the device alike. */

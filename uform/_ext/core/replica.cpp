@@ -9,14 +9,6 @@ namespace uform {
 
 namespace {
 
-// A backend that captures its work as graphs needs few sizes: columns round up to a sixteenth of the capacity.
-constexpr uint32_t sizes_k = 16;
-
-uint32_t rounded_up(uint32_t count, uint32_t capacity) {
-    uint32_t const step = std::max<uint32_t>(1, capacity / sizes_k);
-    return std::min(capacity, (count + step - 1) / step * step);
-}
-
 uform_status_t reconstruct_for(uform_host_t* host, uint32_t, uint32_t modality, float const* scale, float const* weight,
                                double* term) {
     return guard([&] { host->replica->reconstruct(modality, scale, weight, term); });
@@ -27,7 +19,7 @@ uform_status_t reconstruct_for(uform_host_t* host, uint32_t, uint32_t modality, 
 replica::replica(composition& whole, replica_layout const& layout, executor& on, uint32_t device)
     : whole_(whole), layout_(layout), operations_(on.operations()), stream_(on.stream(device)), device_(device),
       block_(operations_, stream_, layout.plan.bytes()), upload_stream_(on.upload_stream(device)),
-      uploaded_(operations_, stream_), taken_(operations_, stream_) {
+      uploaded_(operations_, stream_), taken_(operations_, stream_), graphs_(operations_, stream_) {
     size_t const slots = operations_.host_memory ? 0 : whole.training() ? slots_k : 1;
     for (size_t slot = 0; slot != slots; ++slot)
         slots_.push_back(std::make_unique<staging_block>(operations_, stream_, layout.staging_parts.bytes));
@@ -43,6 +35,23 @@ replica::replica(composition& whole, replica_layout const& layout, executor& on,
         modalities_.push_back(wire_plugin(one));
     for (objective_instance& one : whole.objectives)
         objectives_.push_back(wire_plugin(one));
+    wire_graphs();
+}
+
+/** A section is captured where every plugin that takes part in it allows it. */
+void replica::wire_graphs() {
+    if (!whole_.training() || !graphs_wanted())
+        return;
+    auto const capturable = [](auto const& instances) {
+        return std::all_of(instances.begin(), instances.end(),
+                           [](auto const& one) { return one.plugin->capturable != 0; });
+    };
+    bool const modalities = capturable(whole_.modalities), objectives = capturable(whole_.objectives);
+    graphs_.allow(section::whole, modalities && objectives);
+    graphs_.allow(section::forward, modalities);
+    graphs_.allow(section::score, modalities && objectives); // modalities reconstruct for objectives
+    graphs_.allow(section::backward, modalities);
+    graphs_.allow(section::update, true);
 }
 
 void replica::wire_parameters() {
@@ -116,8 +125,9 @@ void replica::import_weights() {
 void replica::begin(batch const& planned, size_t slot) {
     planned_ = &planned;
     packed_device_t const& packed = planned.devices()[device_];
-    columns_.active = rounded_up(packed.columns, columns_.capacity);
-    columns_.longest = packed.longest;
+    size_ = step_size(packed.columns, columns_.capacity, packed.longest, whole_.run.row_columns);
+    columns_.active = size_.active(columns_.capacity);
+    columns_.longest = size_.longest(whole_.run.row_columns);
     for (uform_layer_t& layer : layers_)
         layer.columns = columns_;
     if (!slots_.empty())
@@ -198,6 +208,16 @@ uform_pass_t replica::pass_for(plugin_pointers<instance_at> const& pointers, ufo
     return pass;
 }
 
+void replica::forward() {
+    graphs_.run(section::forward, size_, [&] {
+        clear();
+        embed();
+        encode();
+        pool();
+        gather_covered();
+    });
+}
+
 void replica::embed() {
     check(operations_.columns_expand(stream_, &columns_));
     for (auto const& pointers : modalities_) {
@@ -227,6 +247,10 @@ void replica::gather_covered() {
 }
 
 void replica::score() {
+    graphs_.run(section::score, size_, [&] { score_objectives(); });
+}
+
+void replica::score_objectives() {
     size_t const pooled_bytes = sizeof(float) * whole_.run.hidden * whole_.run.bags_capacity;
     check(operations_.memory_zero(stream_, bags_gradient(), pooled_bytes));
     if (whole_.taps & uform_tap_world_bags_k)
@@ -259,12 +283,10 @@ void replica::reconstruct(uint32_t modality, float const* scale, float const* we
     uform_host_t host{.parts = pointers.instance, .replica = this};
     uform_pass_t const pass = pass_for(pointers, &host);
     auto const* counts = reinterpret_cast<batch_counts const*>(columns_.counts);
-    uint32_t const count = planned_->covered_count(device_, static_cast<size_t>(place));
-    uint32_t const capacity = static_cast<uint32_t>(whole_.covered_capacity);
     uform_reconstruction_t reconstruction{};
-    reconstruction.first = planned_->covered_first(device_, static_cast<size_t>(place));
-    reconstruction.active = rounded_up(count, capacity);
-    reconstruction.capacity = capacity;
+    reconstruction.active = covered_active();
+    reconstruction.capacity = static_cast<uint32_t>(whole_.covered_capacity);
+    reconstruction.before = counts->covered_first + place;
     reconstruction.count = counts->covered_of + place;
     reconstruction.rows = block_.at<void>(layout_.covered_rows);
     reconstruction.rows_gradient = block_.at<float>(layout_.covered_gradient);
@@ -275,6 +297,10 @@ void replica::reconstruct(uint32_t modality, float const* scale, float const* we
 }
 
 void replica::backpropagate() {
+    graphs_.run(section::backward, size_, [&] { backpropagate_all(); });
+}
+
+void replica::backpropagate_all() {
     // The first tap overwrites the gradient of the hidden states, later ones add.
     bool written = false;
     if (whole_.covered_capacity) {
@@ -300,6 +326,12 @@ void replica::backpropagate() {
 }
 
 void replica::update() {
+    step_size any; // columns have no part in it
+    any.bucket = 1;
+    graphs_.run(section::update, any, [&] { apply_update(); });
+}
+
+void replica::apply_update() {
     settings const& run = whole_.derived;
     uform_update_t update{};
     update.count = whole_.declared.parameters.flat();
@@ -361,7 +393,7 @@ uform_rows_t replica::rows_arguments() const {
     uform_rows_t rows{};
     rows.hidden = whole_.run.hidden;
     rows.capacity = static_cast<uint32_t>(whole_.covered_capacity);
-    rows.active = rounded_up(planned_->covered_total(device_), rows.capacity);
+    rows.active = covered_active();
     rows.count = &reinterpret_cast<batch_counts const*>(columns_.counts)->covered;
     rows.indices = reinterpret_cast<uint32_t const*>(device_staging() + layout_.staging_parts.covered);
     rows.states = block_.at<void>(layout_.hidden_states);
@@ -370,6 +402,11 @@ uform_rows_t replica::rows_arguments() const {
     rows.gradient = block_.at<void>(layout_.gradient_states);
     rows.columns_active = columns_.active;
     return rows;
+}
+
+/** An upper bound of the covered columns that depends on the bucket alone. */
+uint32_t replica::covered_active() const {
+    return std::min(static_cast<uint32_t>(whole_.covered_capacity), columns_.active);
 }
 
 /** Where a world tap is in use, this device's own slots of it: the sum over devices then holds both taps. */

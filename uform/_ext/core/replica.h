@@ -7,6 +7,7 @@
 #include "core/batch.h"
 #include "core/event.h"
 #include "core/executor.h"
+#include "core/graphs.h"
 
 namespace uform {
 
@@ -35,7 +36,10 @@ public:
 
     /* a step, in this order */
     void begin(batch const& planned, size_t slot = 0);
+    /** Runs `body`, this replica's whole part of a step after `begin`, as one graph where all of it can be captured. */
+    template <typename body_at> void whole_step(body_at&& body) { graphs_.run(section::whole, size_, body); }
     void clear();
+    void forward();
     void embed();
     void encode();
     void pool();
@@ -43,6 +47,8 @@ public:
     void score();
     void backpropagate();
     void update();
+
+    graph_counters counters() const { return graphs_.counters(); }
 
     float* bags() const { return block_.at<float>(layout_.bags); }
     float* world_bags() const { return block_.at<float>(layout_.world_bags); }
@@ -63,6 +69,10 @@ private:
         size_t offset, bytes;
     };
 
+    void wire_graphs();
+    void score_objectives();
+    void backpropagate_all();
+    void apply_update();
     uint8_t* device_staging() const { return block_.at<uint8_t>(layout_.staging); }
     void plan_upload();
     void upload(uint8_t const* from);
@@ -75,6 +85,7 @@ private:
     uform_pool_t pool_arguments() const;
     uform_rows_t rows_arguments() const;
     float* bags_gradient() const;
+    uint32_t covered_active() const;
 
     composition& whole_;
     replica_layout const& layout_;
@@ -92,7 +103,9 @@ private:
     std::vector<plugin_pointers<modality_instance>> modalities_;
     std::vector<plugin_pointers<objective_instance>> objectives_;
     uform_columns_t columns_{};
+    step_graphs graphs_;
     batch const* planned_ = nullptr;
+    step_size size_;
 };
 
 } // namespace uform

@@ -142,11 +142,7 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         to.dropped = dropped_;
         begun = true;
         begin(place);
-        forward();
-        score();
-        backward();
-        reduce();
-        update();
+        run();
         end(to);
     } catch (...) {
         if (begun)
@@ -230,14 +226,24 @@ void trainer::begin(size_t place) {
     }
 }
 
+/** Alone, a replica's whole step is one graph; among several, what each does between two exchanges. */
+void trainer::run() {
+    auto const passes = [&] {
+        forward();
+        score();
+        backward();
+        reduce();
+        update();
+    };
+    if (replicas_.size() == 1)
+        replicas_[0]->whole_step(passes);
+    else
+        passes();
+}
+
 void trainer::forward() {
-    for (auto& one : replicas_) {
-        one->clear();
-        one->embed();
-        one->encode();
-        one->pool();
-        one->gather_covered();
-    }
+    for (auto& one : replicas_)
+        one->forward();
     if (whole_->taps & uform_tap_world_bags_k)
         check(executor_->operations().gather(executor_->streams(), bags_.data(), world_bags_.data(),
                                              whole_->run.devices,
@@ -342,7 +348,12 @@ uform_trainer_counters_t trainer::counters() {
     std::lock_guard own(mutex_);
     queue_->drain();
     uform_backend_counters_t const counted = executor_->counters();
-    return {queue_->next(), device_seconds_, counted.allocations, counted.host_waits};
+    uform_trainer_counters_t made{queue_->next(), device_seconds_, counted.allocations, counted.host_waits, 0, 0};
+    for (auto const& one : replicas_) {
+        made.graphs += one->counters().graphs;
+        made.graph_launches += one->counters().launches;
+    }
+    return made;
 }
 
 float const* trainer::on_host(float const* device_values, uint64_t count, std::vector<float>& copy) {

@@ -64,6 +64,7 @@ private:
     void check_output(uform_output_t const& output) const;
     void plan(uform_step_t const& step, slot& to);
     void begin(size_t place);
+    void run();
     void forward();
     void score();
     void backward();

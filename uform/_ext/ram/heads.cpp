@@ -43,6 +43,11 @@ struct linear_head {
     float* weight_gradient;
 };
 
+/** The first row of the hidden states that is the head's. */
+template <typename head_at> std::size_t first_row(head_at const& head) {
+    return std::size_t(head.first) + (head.before ? *head.before : 0);
+}
+
 /**
  *  Predicts panel by panel, has `score(row, prediction)` answer each row's loss and replace the prediction by its
  * gradient, and answers the sum of the losses in the order of rows.
@@ -112,7 +117,7 @@ std::size_t bytes_head_workspace_bytes(std::uint32_t, std::uint32_t rows) {
 }
 
 void bytes_head(stream const& stream, uform_bytes_head_t const& head) {
-    std::size_t const first = std::size_t(head.first) * head.hidden;
+    std::size_t const first = first_row(head) * head.hidden;
     linear_head const linear{head.hidden,
                              bytes_k,
                              static_cast<float const*>(head.rows) + first,
@@ -132,7 +137,7 @@ std::size_t patches_head_workspace_bytes(std::uint32_t, std::uint32_t width, std
 }
 
 void patches_head(stream const& stream, uform_patches_head_t const& head) {
-    std::size_t const first = std::size_t(head.first) * head.hidden;
+    std::size_t const first = first_row(head) * head.hidden;
     linear_head const linear{head.hidden,
                              head.width,
                              static_cast<float const*>(head.rows) + first,

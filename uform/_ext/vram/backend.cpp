@@ -308,4 +308,40 @@ void backend_counters(void const* opaque, uform_backend_counters_t* counters) {
     *counters = {counted.allocations, counted.host_waits};
 }
 
+/** Other threads go on with whatever they do: only this one's work is captured. */
+uform_status_t capture_begin(uform_stream_t* opaque) {
+    return on_stream(opaque, "capture_begin", [&](stream const& on) {
+        check_cuda(cudaStreamBeginCapture(on.handle, cudaStreamCaptureModeThreadLocal), on);
+    });
+}
+
+uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
+    return on_stream(opaque, "capture_end", [&](stream const& on) {
+        cudaGraph_t captured = nullptr;
+        cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
+        auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
+        std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(forget)> const owner(captured);
+        if (made == nullptr) {
+            cudaGetLastError(); // whatever broke the capture has been told
+            return;
+        }
+        check_cuda(ended, on);
+        auto one = std::make_unique<graph>(nullptr, on.device);
+        check_cuda(cudaGraphInstantiate(&one->handle, captured, 0), on);
+        *made = reinterpret_cast<uform_graph_t*>(one.release());
+    });
+}
+
+uform_status_t graph_launch(uform_stream_t* opaque, uform_graph_t* launched) {
+    return on_stream(opaque, "graph_launch",
+                     [&](stream const& on) { check_cuda(cudaGraphLaunch(graph::of(launched).handle, on.handle), on); });
+}
+
+void graph_destroy(uform_graph_t* opaque) {
+    std::unique_ptr<graph> const one(&graph::of(opaque));
+    cudaSetDevice(one->device);
+    cudaGraphExecDestroy(one->handle);
+    cudaGetLastError();
+}
+
 } // namespace uform::vram

@@ -29,7 +29,7 @@ struct head_scale {
 template <typename tile_at>
 __device__ __forceinline__ void predict(head_panel const& panel, typename tile_at::sums_t& sums, std::uint32_t shared,
                                         std::size_t first_row, std::size_t rows, std::size_t first_output) {
-    operand const left{panel.rows + std::size_t(panel.first) * panel.hidden, panel.hidden};
+    operand const left{panel.rows + panel.begin(), panel.hidden};
     operand const right{panel.weight, panel.hidden};
     std::size_t depth = 0;
     unsigned const steps = ceil_divide(panel.hidden, tile_at::depth_k);
@@ -259,6 +259,7 @@ head_panel panel_of(head_at const& head, void const* weight, std::uint32_t outpu
     panel.outputs = outputs;
     panel.stride = head_workspace::stride_of(outputs);
     panel.count = head.count;
+    panel.before = head.before;
     panel.rows = static_cast<__nv_bfloat16 const*>(head.rows) + first;
     panel.weight = static_cast<__nv_bfloat16 const*>(weight);
     panel.predictions = work.predictions;

@@ -20,14 +20,18 @@ struct head_panel {
     std::uint32_t hidden;  // a multiple of 8
     std::uint32_t outputs; // predictions of a row
     std::uint32_t stride;  // of `predictions`, a multiple of 8
-    std::uint32_t first;   // the panel's first row
+    std::uint32_t first;   // the panel's first row, among the head's own
     std::uint32_t const* count;
-    __nv_bfloat16 const* rows;   // [count, hidden]
+    std::uint32_t const* before; // rows of `rows` before the head's first, or null: none
+    __nv_bfloat16 const* rows;   // [before + count, hidden]
     __nv_bfloat16 const* weight; // [outputs, hidden]
     __nv_bfloat16* predictions;  // [panel rows, stride] their gradients
     float* parts;                // [splits, outputs, hidden] of the weights' gradient
-    float* rows_gradient;        // [count, hidden]
+    float* rows_gradient;        // as `rows`
     float* weight_gradient;      // [outputs, hidden] added to
+
+    /** Where the panel begins in `rows`. */
+    __device__ std::size_t begin() const { return (std::size_t(first) + (before ? *before : 0)) * hidden; }
 
     /** Rows of the panel that count. */
     __device__ std::uint32_t rows_here() const {

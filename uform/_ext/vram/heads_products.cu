@@ -60,8 +60,7 @@ __global__ void __launch_bounds__(product_tile::threads_k, 2) back(head_panel pa
     multiply<contiguous::depth, contiguous::rows>(sums, shared_place(shared), {panel.predictions, panel.stride},
                                                   first_row, rows, {panel.weight, panel.hidden}, first_column,
                                                   panel.hidden, 0, panel.outputs);
-    store(sums, panel.rows_gradient + std::size_t(panel.first) * panel.hidden, panel.hidden, first_row, rows,
-          first_column, panel.hidden);
+    store(sums, panel.rows_gradient + panel.begin(), panel.hidden, first_row, rows, first_column, panel.hidden);
 }
 
 /** The rows of one share: whole steps, so that the order of sums depends on the count alone. */
@@ -79,9 +78,9 @@ __global__ void __launch_bounds__(product_tile::threads_k, 2) across(head_panel 
     std::size_t const first_row = blockIdx.y * product_tile::rows_k,
                       first_column = blockIdx.x * product_tile::columns_k;
     product_tile::sums_t sums = {};
-    multiply<contiguous::rows, contiguous::rows>(
-        sums, shared_place(shared), {panel.predictions, panel.stride}, first_row, panel.stride,
-        {panel.rows + std::size_t(panel.first) * panel.hidden, panel.hidden}, first_column, panel.hidden, begin, end);
+    multiply<contiguous::rows, contiguous::rows>(sums, shared_place(shared), {panel.predictions, panel.stride},
+                                                 first_row, panel.stride, {panel.rows + panel.begin(), panel.hidden},
+                                                 first_column, panel.hidden, begin, end);
     store(sums, panel.parts + std::size_t(blockIdx.z) * panel.outputs * panel.hidden, panel.hidden, first_row,
           panel.outputs, first_column, panel.hidden);
 }

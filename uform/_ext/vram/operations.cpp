@@ -92,6 +92,11 @@ constexpr uform_operations_t make_operations() {
     table.event_elapsed = event_elapsed;
     table.memory_copy = memory_copy;
     table.backend_counters = backend_counters;
+
+    table.capture_begin = capture_begin;
+    table.capture_end = capture_end;
+    table.graph_launch = graph_launch;
+    table.graph_destroy = graph_destroy;
     return table;
 }
 

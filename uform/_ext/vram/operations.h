@@ -31,6 +31,10 @@ uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* event);
 uform_status_t host_wait(uform_event_t* event);
 uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds);
 void backend_counters(void const* opaque, uform_backend_counters_t* counters);
+uform_status_t capture_begin(uform_stream_t* opaque);
+uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made);
+uform_status_t graph_launch(uform_stream_t* opaque, uform_graph_t* launched);
+void graph_destroy(uform_graph_t* opaque);
 
 // weights.cu
 std::size_t state_bytes(std::uint32_t hidden);

@@ -41,6 +41,14 @@ struct event {
     static event& of(uform_event_t* opaque) noexcept { return *reinterpret_cast<event*>(opaque); }
 };
 
+/** Captured work of one GPU. */
+struct graph {
+    cudaGraphExec_t handle = nullptr;
+    int device = 0;
+
+    static graph& of(uform_graph_t* opaque) noexcept { return *reinterpret_cast<graph*>(opaque); }
+};
+
 /** Bytes of a stream's bounce buffer. */
 inline constexpr std::size_t bounce_bytes_k = std::size_t(16) << 20;
 

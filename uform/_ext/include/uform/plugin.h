@@ -103,6 +103,9 @@ typedef struct uform_stream_t uform_stream_t;
 /** Opaque: a point in the order of work, which other streams and the host wait for. */
 typedef struct uform_event_t uform_event_t;
 
+/** Opaque: work that was captured off a stream, to be put on it again as often as wanted. */
+typedef struct uform_graph_t uform_graph_t;
+
 /* ---------------------------------------------------------------------------------------------------- operations'
  * arguments */
 
@@ -228,6 +231,7 @@ typedef struct uform_bytes_head_t {
     float* table_gradient;  /* added to; null: value only */
     void* workspace;
     size_t workspace_bytes;
+    uint32_t const* before; /* device-side: rows begin at first + *before; null: at first */
 } uform_bytes_head_t;
 
 /** Prediction of covered patches: head [width, hidden]; targets are the values, normalised each by mean and variance.
@@ -254,6 +258,7 @@ typedef struct uform_patches_head_t {
     float* rows_gradient;
     void* workspace;
     size_t workspace_bytes;
+    uint32_t const* before; /* device-side: rows begin at first + *before; null: at first */
 } uform_patches_head_t;
 
 /** Mean cross-entropy of plain float32 logits; the gradient may be null or alias the logits. */
@@ -511,6 +516,14 @@ typedef struct uform_operations_t {
     /** Within one device's memory. */
     uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, void const* from, size_t bytes);
     void (*backend_counters)(void const* backend, uform_backend_counters_t* counters);
+
+    /* captured work: null where a backend has none */
+    /** What comes on the stream until `capture_end` is kept, and not done: from one thread, and waiting for nothing. */
+    uform_status_t (*capture_begin)(uform_stream_t* stream);
+    /** @param graph Where the work goes; null: it is forgotten. */
+    uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph);
+    uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph);
+    void (*graph_destroy)(uform_graph_t* graph);
 } uform_operations_t;
 
 /** The table of the reference backend, for a plugin's tests of its own operations. Static. */
@@ -700,7 +713,8 @@ typedef struct uform_pass_t {
     float* row_losses; /* objectives over rows add theirs, mean over prefixes, in the order of rows; or null */
 } uform_pass_t;
 
-/** Where a modality reconstructs: rows [first, first + count) of the covered taps are its own, in the order covered. */
+/** Where a modality reconstructs: `count` rows of the covered taps are its own, from first + *before on, in the order
+ * covered. */
 typedef struct uform_reconstruction_t {
     uint32_t first;
     uint32_t active;
@@ -711,6 +725,7 @@ typedef struct uform_reconstruction_t {
     float const* scale;
     float const* weight;
     double* term;
+    uint32_t const* before; /* device-side */
 } uform_reconstruction_t;
 
 /** Where one kept item is filled in on the host. */
@@ -771,6 +786,7 @@ typedef struct uform_modality_plugin_t {
     uform_status_t (*embed_forward)(void* self, uform_pass_t const*);
     uform_status_t (*embed_backward)(void* self, uform_pass_t const*);
     uform_status_t (*reconstruct)(void* self, uform_pass_t const*, uform_reconstruction_t const*);
+    uint32_t capturable; /* as an objective's, of the three functions above */
 } uform_modality_plugin_t;
 
 typedef struct uform_objective_plugin_t {
@@ -778,6 +794,11 @@ typedef struct uform_objective_plugin_t {
     uint32_t bytes;
     char const* name;
     uint32_t taps; /* uform_tap_t, or-ed */
+    /**
+     *  1: for the same `active` and `longest` columns `forward_backward` puts the same work on the stream, whatever
+     *  else varies being read from device memory, and neither waits nor looks at results: it may be called once for
+     *  many steps. 0: it is called in every step.
+     */
     uint32_t capturable;
     uform_field_t const* fields;
     size_t fields_count;

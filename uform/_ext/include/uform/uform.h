@@ -436,6 +436,8 @@ typedef struct uform_trainer_counters_t {
     double device_seconds; /* that the first device spent on them, from a step's first operation to its last */
     uint64_t allocations;  /* of the executor: device memory and staging */
     uint64_t host_waits;   /* of the executor: of the host for a device */
+    uint64_t graphs;       /* captured */
+    uint64_t graph_launches;
 } uform_trainer_counters_t;
 
 /** Waits until all steps are final. */
