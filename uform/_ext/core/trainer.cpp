@@ -216,7 +216,17 @@ void trainer::plan(uform_step_t const& step, slot& to) {
     to.truncated = batch_->truncated();
     to.output = step.output;
     if (step.output.data)
-        to.bags.assign(batch_->bags().begin(), batch_->bags().end());
+        make_room(to);
+}
+
+/** For an answer: a slot keeps it from the first on that it takes part in. */
+void trainer::make_room(slot& to) {
+    to.bags.assign(batch_->bags().begin(), batch_->bags().end());
+    size_t const bytes = sizeof(float) * whole_->run.hidden * whole_->run.bags_capacity;
+    for (uint32_t device = 0; device != replicas_.size(); ++device)
+        if (!to.pooled[device])
+            to.pooled[device] =
+                std::make_unique<staging_block>(executor_->operations(), executor_->stream(device), bytes);
 }
 
 void trainer::begin(size_t place) {
@@ -284,13 +294,9 @@ void trainer::end(slot& to) {
     size_t const row_bytes = sizeof(float) * whole_->run.hidden;
     for (uint32_t device = 0; device != replicas_.size(); ++device) {
         uform_stream_t* const stream = executor_->stream(device);
-        if (to.output.data) {
-            if (!to.pooled[device])
-                to.pooled[device] =
-                    std::make_unique<staging_block>(operations, stream, row_bytes * whole_->run.bags_capacity);
+        if (to.output.data)
             check(operations.memory_download(stream, to.pooled[device]->data(), replicas_[device]->bags(),
                                              row_bytes * batch_->devices()[device].bags));
-        }
         to.done[device].record(stream);
     }
 }

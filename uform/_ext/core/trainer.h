@@ -63,6 +63,7 @@ private:
     void check_step(uform_step_t const& step) const;
     void check_output(uform_output_t const& output) const;
     void plan(uform_step_t const& step, slot& to);
+    void make_room(slot& to);
     void begin(size_t place);
     void run();
     void forward();
