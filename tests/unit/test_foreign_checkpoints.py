@@ -423,6 +423,18 @@ def test_mutated_headers(whole: CheckpointFile, path: Path) -> None:
     assert opened > 50
 
 
+@pytest.mark.parametrize("item", [b"[],", b"0,", b'"",', b"[[[[]]]],"])
+def test_headers_of_many_values(path: Path, item: bytes) -> None:
+    """A header takes many times its length once it is parsed: its length is bounded, and so is that."""
+    start, end = b'{"__metadata__":[', b"0]}"
+    for length in (16 << 20, 99_999_999):
+        header = start + item * ((length - len(start) - len(end)) // len(item)) + end
+        write_raw(path, header, b"")
+        for opening in OPENINGS:
+            with pytest.raises(OSError, match=path.name):
+                opening(path)
+
+
 def test_a_file_of_zeros_derives_nothing(whole: CheckpointFile, path: Path) -> None:
     """A size of zero is no size to derive: it is refused by name."""
     given = whole.configuration
