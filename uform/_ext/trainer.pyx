@@ -492,6 +492,8 @@ cdef class StepCall:
     def begin(self) -> None:
         """Puts the step on its way."""
         cdef uform_trainer_t* handle
+        if self.items is None or self.pending != NULL:
+            raise ValueError("the call was not prepared, or has run")
         try:
             handle = self.trainer.enter()
             try:
@@ -507,6 +509,8 @@ cdef class StepCall:
         """Waits for the step that has begun; other calls may go on meanwhile."""
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
+        if self.pending == NULL:
+            raise ValueError("the call has not begun")
         try:
             with nogil:
                 check(uform_pending_wait(self.pending, reports))
