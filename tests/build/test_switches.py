@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.small_tree import make_cutlass, make_program, make_toolkit
 from third_party.finder import CudaToolkit, Cutlass, find_cuda, find_cutlass
 from tools.build.compilers import CudaCompiler, HostCompiler, slow_kernel
-from tools.build.library import find_toolchain
+from tools.build.library import find_toolchain, vram_defines
 from tools.build.switches import BuildError, Switches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,24 +77,49 @@ def cuda_compiler(*architectures: str) -> CudaCompiler:
 @pytest.mark.parametrize(
     ("source", "architectures"),
     [
-        ("norm.cu", ("80", "89", "90a", "100a")),
-        ("gemm_sm80.cu", ("80", "89", "90a", "100a")),
+        ("norm.cu", ("80", "89", "90", "90a", "100a")),
+        ("gemm_sm80.cu", ("80", "89", "90", "90a", "100a")),
         ("gemm_sm90.cu", ("90a",)),
         ("gemm_sm100.cu", ("100a",)),
         ("gemm_sm120.cu", ()),
     ],
 )
 def test_architectures_by_file_name(source: str, architectures: tuple[str, ...]) -> None:
-    assert cuda_compiler("80", "89", "90a", "100a").architectures_of(Path(source)) == architectures
+    assert cuda_compiler("80", "89", "90", "90a", "100a").architectures_of(Path(source)) == architectures
 
 
-def test_one_gencode_an_architecture() -> None:
-    job = cuda_compiler("80", "90a").compile(Path("norm.cu"), Path("norm.o"), [])
-    assert [part for part in job.command if part.startswith("-gencode")] == [
-        "-gencode=arch=compute_80,code=sm_80",
-        "-gencode=arch=compute_90a,code=sm_90a",
-    ]
+@pytest.mark.parametrize(
+    ("architectures", "code"),
+    [
+        (("90a",), ["compute_90a,code=sm_90a"]),
+        (("80",), ["compute_80,code=sm_80", "compute_80,code=compute_80"]),
+        (("80", "90a"), ["compute_80,code=sm_80", "compute_90a,code=sm_90a", "compute_80,code=compute_80"]),
+        (
+            ("100", "89", "90a"),
+            [
+                "compute_100,code=sm_100",
+                "compute_89,code=sm_89",
+                "compute_90a,code=sm_90a",
+                "compute_100,code=compute_100",
+            ],
+        ),
+    ],
+)
+def test_code_of_each_architecture_and_what_later_gpus_compile(architectures: tuple[str, ...], code: list[str]) -> None:
+    job = cuda_compiler(*architectures).compile(Path("norm.cu"), Path("norm.o"), [])
+    prefix = "-gencode=arch="
+    assert [part.removeprefix(prefix) for part in job.command if part.startswith(prefix)] == code
     assert "-DNDEBUG" in job.command
+
+
+@pytest.mark.parametrize(
+    ("architectures", "compiled"),
+    [(("90a",), True), (("80", "90a"), True), (("90",), False), (("80",), False), (("100a",), False)],
+)
+def test_hopper_kernels_are_promised_where_they_are_compiled(architectures: tuple[str, ...], compiled: bool) -> None:
+    cuda = cuda_compiler(*architectures)
+    assert ("-DUFORM_WITH_SM90=1" in vram_defines(cuda)) == compiled
+    assert bool(cuda.architectures_of(Path("gemm_forward_sm90.cu"))) == compiled
 
 
 @pytest.mark.parametrize("code", ["C7508", "C7510", "C7511"])

@@ -123,12 +123,28 @@ class CudaCompiler:
     def architectures_of(self, source: Path) -> tuple[str, ...]:
         """What a source is compiled for: its name may end in the family it is written for.
 
-        `_sm80` runs on every architecture asked for; a later family such as `_sm90` uses instructions of that one only.
+        `_sm80` runs on every architecture asked for; a later family such as `_sm90` uses instructions that only the
+        architecture's own form has: `90a`, where a plain `90` holds what later GPUs run as well.
         """
         suffix = re.search(r"_sm(\d+)$", source.stem)
-        if suffix is None or suffix.group(1) == "80":
+        return self.architectures if suffix is None else self.architectures_of_family(suffix.group(1))
+
+    def architectures_of_family(self, family: str) -> tuple[str, ...]:
+        """Those asked for that run a family's kernels: e.g. `("90a",)` of `90`."""
+        if family == "80":
             return self.architectures
-        return tuple(architecture for architecture in self.architectures if architecture[:-1] == suffix.group(1))
+        return tuple(one for one in self.architectures if one in (f"{family}a", f"{family}f"))
+
+    def code_of(self, source: Path) -> list[str]:
+        """The flags that say what a source is compiled for.
+
+        Beside the code of each architecture stands the PTX of the newest that has no form of its own: GPUs later than
+        all of them compile it when they load it.
+        """
+        architectures = self.architectures_of(source)
+        flags = [f"-gencode=arch=compute_{name},code=sm_{name}" for name in architectures]
+        plain = [int(name) for name in architectures if name.isdecimal()]
+        return [*flags, *(f"-gencode=arch=compute_{name},code=compute_{name}" for name in sorted(plain)[-1:])]
 
     def compile(self, source: Path, output: Path, flags: Sequence[str]) -> Job:
         """The job that makes one object of a `.cu` file; `flags` are those of the host code, too."""
@@ -141,7 +157,7 @@ class CudaCompiler:
             "--expt-relaxed-constexpr",
             "-Xcompiler=-fPIC,-fvisibility=hidden," + ",".join(WARNINGS),
             f"--threads={min(len(architectures), os.cpu_count() or 1)}",
-            *(f"-gencode=arch=compute_{name},code=sm_{name}" for name in architectures),
+            *self.code_of(source),
             *flags,
         )
         command = (

@@ -160,9 +160,8 @@ def defines(toolchain: Toolchain) -> list[str]:
 
 
 def vram_defines(cuda: CudaCompiler) -> list[str]:
-    """What the sources may ask: that there is VRAM, and which families were compiled (`UFORM_WITH_SM90`, ...)."""
-    families = sorted({architecture.rstrip("af") for architecture in cuda.architectures})
-    return ["-DUFORM_WITH_VRAM=1", *(f"-DUFORM_WITH_SM{family}=1" for family in families)]
+    """What the sources may ask: that there is VRAM, and whether Hopper's own kernels are there (`UFORM_WITH_SM90`)."""
+    return ["-DUFORM_WITH_VRAM=1", *(["-DUFORM_WITH_SM90=1"] if cuda.architectures_of_family("90") else [])]
 
 
 def object_path(folder: Path, source: Path) -> Path:

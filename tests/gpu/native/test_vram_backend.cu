@@ -1,9 +1,11 @@
 // The backend's life: devices, classes, streams, memory, weights, and how failures are told.
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
 #include "tests/gpu/native/gpu_check.h"
 #include "vram/backend.h"
+#include "vram/gemm_family.h"
 #include "vram/launch.cuh"
 
 using namespace gpu_test;
@@ -34,6 +36,31 @@ void test_classes() {
         refused = mentions(failure.message, "UFORM_GPU_CLASS: VOLTA");
     }
     check("class of another name refused", refused);
+}
+
+/** Hopper's own kernels run where every GPU is a Hopper and the build has them; nothing else is ever lowered. */
+void test_dispatch() {
+    constexpr int ada = uform_gpu_class_ada_k, hopper = uform_gpu_class_hopper_k;
+    constexpr int ampere = uform_gpu_class_ampere_k, blackwell = uform_gpu_class_blackwell_k;
+    auto const chosen = [](int lowest, std::vector<int> const& own, bool compiled) {
+        return vram::dispatched_gpu_class(lowest, own, compiled);
+    };
+    check("dispatch of Hoppers", chosen(hopper, {hopper, hopper}, true) == hopper);
+    check("dispatch of Hoppers without their kernels", chosen(hopper, {hopper, hopper}, false) == ada);
+    check("dispatch of a Hopper and a Blackwell", chosen(hopper, {hopper, blackwell}, true) == ada);
+    check("dispatch of a Blackwell lowered to Hopper", chosen(hopper, {blackwell}, true) == ada);
+    check("dispatch of a Blackwell", chosen(blackwell, {blackwell}, true) == blackwell);
+    check("dispatch of a Blackwell without Hopper's kernels", chosen(blackwell, {blackwell}, false) == blackwell);
+    check("dispatch of a Hopper and an Ampere", chosen(ampere, {hopper, ampere}, true) == ampere);
+    check("dispatch of a Hopper lowered to Ampere", chosen(ampere, {hopper}, true) == ampere);
+}
+
+/** A Blackwell's class never selects kernels of Hopper's instructions. */
+void test_family_of_blackwell() {
+    int& chosen = vram::stream::of(stream()).gpu_class;
+    int const own = std::exchange(chosen, int(uform_gpu_class_blackwell_k));
+    check("family of a Blackwell", std::string(vram::gemm_family_of(vram::stream::of(stream())).name) == "sm80");
+    chosen = own;
 }
 
 void test_unknown_device() {
@@ -109,6 +136,8 @@ void test_failed_launch() {
 
 int main() {
     test_classes();
+    test_dispatch();
+    test_family_of_blackwell();
     test_unknown_device();
     test_memory();
     test_weights();

@@ -45,12 +45,25 @@ device_info const& find_device(device_inventory const& inventory, std::uint32_t 
          " are visible, counted from 0");
 }
 
+#if UFORM_WITH_SM90
+constexpr bool has_hopper_kernels_k = true;
+#else
+constexpr bool has_hopper_kernels_k = false;
+#endif
+
 int class_of_device(device_info const& one, std::uint32_t place) {
     int const own = gpu_class_of(one.capability_major, one.capability_minor);
     if (own == uform_gpu_class_none_k)
         fail(uform_status_device_k, "devices[", place, "]: GPU ", one.index, " (", one.name,
              ") has compute capability ", one.capability_major, ".", one.capability_minor, "; 8.0 is the least");
     return own;
+}
+
+void check_kernels(device_info const& one, std::uint32_t place) {
+    if (!has_kernels_for(one.index))
+        fail(uform_status_device_k, "devices[", place, "]: this build has no kernels for GPU ", one.index, " (",
+             one.name, ", compute capability ", one.capability_major, ".", one.capability_minor,
+             "); UFORM_CUDA_ARCHS says for which it is built");
 }
 
 } // namespace
@@ -73,20 +86,28 @@ int lowered_gpu_class(int own, char const* wish) {
     fail(uform_status_invalid_argument_k, "UFORM_GPU_CLASS: ", wish, " is none of AMPERE, ADA, HOPPER, BLACKWELL");
 }
 
+int dispatched_gpu_class(int lowest, std::span<int const> own, bool has_hopper_kernels) noexcept {
+    constexpr int hopper = uform_gpu_class_hopper_k;
+    bool const all_hopper = std::ranges::all_of(own, [](int one) { return one == hopper; });
+    return lowest == hopper && !(all_hopper && has_hopper_kernels) ? int(uform_gpu_class_ada_k) : lowest;
+}
+
 backend::backend(uform_backend_options_t const& options) {
     device_inventory const inventory = list_devices();
     if (!inventory.reason.empty())
         fail(uform_status_device_k, inventory.reason);
     if (options.devices_count == 0)
         fail(uform_status_invalid_argument_k, "devices: at least one GPU is needed");
-    gpu_class_ = uform_gpu_class_blackwell_k;
+    std::vector<int> own;
     for (std::uint32_t place = 0; place != options.devices_count; ++place) {
         device_info const& one = find_device(inventory, place, options.devices[place]);
-        gpu_class_ = std::min(gpu_class_, class_of_device(one, place));
+        own.push_back(class_of_device(one, place));
+        check_kernels(one, place);
         devices_.push_back(one.index);
         multiprocessors_.push_back(one.multiprocessors);
     }
-    gpu_class_ = lowered_gpu_class(gpu_class_, std::getenv("UFORM_GPU_CLASS"));
+    gpu_class_ = lowered_gpu_class(std::ranges::min(own), std::getenv("UFORM_GPU_CLASS"));
+    dispatched_ = dispatched_gpu_class(gpu_class_, own, has_hopper_kernels_k);
     connect_peers();
 }
 
@@ -119,7 +140,7 @@ stream* backend::create_stream(std::uint32_t place) {
     std::unique_ptr<stream, decltype(destroy)> made(new stream);
     made->device = devices_[place];
     made->multiprocessors = multiprocessors_[place];
-    made->gpu_class = gpu_class_;
+    made->gpu_class = dispatched_;
     made->place = place;
     made->counters = &counters_;
     check_cuda(cudaSetDevice(made->device), operation);
@@ -155,8 +176,7 @@ void backend_destroy(void* opaque) { delete static_cast<backend*>(opaque); }
 std::int32_t backend_gpu_class(void const* opaque) { return static_cast<backend const*>(opaque)->gpu_class(); }
 
 char const* backend_gemm(void const* opaque) {
-    // Hopper's matrix instructions run on no later GPU.
-    bool const hopper = static_cast<backend const*>(opaque)->gpu_class() == uform_gpu_class_hopper_k;
+    bool const hopper = static_cast<backend const*>(opaque)->dispatched() == uform_gpu_class_hopper_k;
     return hopper ? "cutlass-sm90" : "cutlass-sm80";
 }
 

@@ -1,7 +1,9 @@
 /** The GPUs that this process sees: the runtime API's answers, sorted into states that a user can act on. */
 #include "vram/device.h"
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
+
+#include "vram/stream.h"
 
 namespace uform::vram {
 namespace {
@@ -49,6 +51,9 @@ cudaError_t describe(int index, device_info& info) {
     return cudaSuccess;
 }
 
+/** Compiled for all that every other kernel is compiled for. */
+__global__ void sample_kernel() {}
+
 } // namespace
 
 device_inventory list_devices() {
@@ -70,6 +75,20 @@ device_inventory list_devices() {
     inventory.devices.clear();
     explain(error, inventory);
     return inventory;
+}
+
+bool has_kernels_for(int index) {
+    constexpr char const* operation = "backend_create";
+    check_cuda(cudaSetDevice(index), operation);
+    cudaFuncAttributes attributes;
+    cudaError_t const result = cudaFuncGetAttributes(&attributes, sample_kernel);
+    if (result != cudaErrorNoKernelImageForDevice && result != cudaErrorInvalidDeviceFunction &&
+        result != cudaErrorInvalidKernelImage && result != cudaErrorUnsupportedPtxVersion) {
+        check_cuda(result, operation);
+        return true;
+    }
+    cudaGetLastError(); // told by the answer
+    return false;
 }
 
 } // namespace uform::vram

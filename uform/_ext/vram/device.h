@@ -39,4 +39,8 @@ struct device_inventory {
 /** Asks the driver, opening it if need be. Creates no context, so no GPU memory is taken. */
 device_inventory list_devices();
 
+/** Whether this build's kernels run on a GPU: as machine code, or as PTX that the driver compiles. Makes its context.
+ */
+bool has_kernels_for(int index);
+
 } // namespace uform::vram
