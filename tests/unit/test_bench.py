@@ -1,0 +1,155 @@
+"""The benchmark's arithmetic and tables, and its step through the same lines on RAM; times are not what is tested."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import uform
+from tools.bench import __main__ as bench
+from tools.bench import losses, operations, processes, report, step
+
+PRINTED = """
+bench ceiling copy: 0.5000 ms, 2000000000 bytes, 0 operations, 4000 GB/s
+bench ceiling product of 8192 x 8192 x 8192: 1.0000 ms, 1 bytes, 700000000000 operations, 700.0 TFLOP/s
+bench 12x512 norm_forward: 0.1000 ms, 200000000 bytes, 0 operations, 2000 GB/s
+bench 12x512 norm_qkv_forward: 0.2000 ms, 4000000 bytes, 70000000000 operations, 20 GB/s, 350.0 TFLOP/s
+bench 12x512 bytes_head: 0.1000 ms, 60000000 bytes, 15000000000 operations, 600 GB/s, 150.0 TFLOP/s
+bench N=65536 pairs: 50.0000 ms, 800000000 bytes, 17500000000000 operations, 16 GB/s, 350.0 TFLOP/s
+memory N=65536 pairs: 536870912 bytes of gradients and workspace
+"""
+PEERS: list[dict[str, Any]] = [
+    {"peer": "InfoNCE N=4096 D=512 full compiled", "ms": 1.0, "tflops": 1.0, "extra_gib": 0.1},
+    {"peer": "InfoNCE N=65536 D=512 full compiled", "ms": None, "error": "out of memory"},
+    {"peer": "InfoNCE N=65536 D=512 chunked 4096", "ms": 270.0, "tflops": 48.0, "extra_gib": 3.0},
+    {"peer": "MaxSim 128x32 vs 256x256 W=128 chunked", "ms": 9.0, "tflops": 9.0, "extra_gib": 0.1},
+    {"peer": "masked bytes compiled", "ms": 0.2, "extra_gib": 0.05},
+    {"loss": "uform.losses InfoNCE N=65536", "pairs": 65536, "ms": 55.0, "extra_gib": 0.6},
+    {"loss": "uform.losses InfoNCE N=16384", "refused": "embeddings is of type Tensor"},
+]
+
+
+def test_a_floor_is_the_larger_of_copies_and_products() -> None:
+    timings = operations.read_timings(PRINTED)
+    assert [one.operation for one in timings[2:4]] == ["norm_forward", "norm_qkv_forward"]
+    ceilings = operations.ceilings_of(timings)
+    assert (ceilings.bytes_per_ms, ceilings.operations_per_ms) == (4e9, 7e11)
+    by_name = {one.operation: ceilings.floor_ms(one) for one in timings}
+    assert by_name["norm_forward"] == pytest.approx(0.05)
+    assert by_name["norm_qkv_forward"] == pytest.approx(0.1)
+    assert by_name["pairs"] == pytest.approx(25.0)
+
+
+def test_an_operation_faster_than_the_ceilings_product_is_the_ceiling() -> None:
+    timings = operations.read_timings(PRINTED + "bench 12x512 fast: 1.0 ms, 1 bytes, 800000000000 operations\n")
+    assert operations.ceilings_of(timings).operations_per_ms == 8e11
+
+
+def test_losses_stand_beside_their_peers() -> None:
+    timings = operations.read_timings(PRINTED)
+    ours = losses.our_rows(timings, losses.read_memory(PRINTED), operations.ceilings_of(timings))
+    rows = ours + losses.peer_rows(PEERS)
+    assert [(row.loss, row.by, row.ms) for row in rows] == [
+        ("masked bytes 19660x512", "uform's operations", 0.1),
+        ("InfoNCE N=65536 D=512", "uform's operations", 50.0),
+        ("InfoNCE N=65536 D=512", "PyTorch full compiled", None),
+        ("InfoNCE N=65536 D=512", "PyTorch chunked 4096", 270.0),
+        ("masked bytes 19660x512", "PyTorch compiled", 0.2),
+        ("InfoNCE N=65536 D=512", "uform.losses", 55.0),
+    ]
+    assert rows[1].extra_gib == 0.5
+    assert rows[1].of_floor == pytest.approx(0.5)
+    table = list(report.loss_table(rows))
+    assert len(table) == 7
+    assert "no room" in table[2]
+
+
+def steps(peer: bool) -> list[dict[str, Any]]:
+    ours = {"depth": 12, "hidden": 512, "tokens": 65536, "step_ms": 40.0, "planned_gib": 10.5, "held_gib": 11.25}
+    return [{"uform": ours, "peer": {"step_ms": 50.0, "peak_gib": 13.25, "held_gib": 14.5} if peer else None}]
+
+
+def test_the_table_of_steps_with_and_without_a_peer() -> None:
+    _, alone = report.step_table(steps(peer=False))
+    assert alone.split() == ["12", "x", "512,", "65536", "40.00", "10.50", "11.25"]
+    _, beside = report.step_table(steps(peer=True))
+    assert beside.split()[4:] == ["40.00", "10.50", "11.25", "50.00", "13.25", "14.50", "1.25"]
+
+
+def test_operations_are_told_as_shares_of_their_floors() -> None:
+    timings = operations.read_timings(PRINTED)
+    head, _, *lines = report.operation_table(timings, operations.ceilings_of(timings))
+    assert "copies 4000 GB/s, products 700 TFLOP/s" in head
+    assert lines[0].split() == ["12x512", "norm_forward", "0.1000", "200.0", "0.0", "0.0500", "50%"]
+    assert len(lines) == 4
+
+
+def test_a_step_is_measured_on_ram() -> None:
+    told = step.measure(uform.Executor.for_ram(), depth=1, hidden=64, rows=1, steps=3)
+    assert told["tokens"] == 1024
+    assert 0 < told["min_ms"] <= told["step_ms"] <= told["max_ms"]
+    assert told["planned_gib"] > 0
+    assert 0 < told["loss"] < 20
+
+
+class FakeGpu:
+    name = "a GPU"
+    used = 0
+
+    def used_bytes(self) -> int:
+        FakeGpu.used += 1 << 20
+        return FakeGpu.used
+
+
+def test_what_a_process_prints_and_holds(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import json, time\ntime.sleep(0.2)\nprint('noise')\nprint(json.dumps({'ms': 1}))\n")
+    lines, held = processes.measure_process([script], FakeGpu())  # type: ignore[arg-type]
+    assert lines == [{"ms": 1}]
+    assert held > 0
+    script.write_text("raise SystemExit('no such shape')\n")
+    with pytest.raises(processes.MeasurementError, match="no such shape"):
+        processes.measure_process([script], FakeGpu())  # type: ignore[arg-type]
+
+
+def test_the_tool_prints_writes_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+
+    def fake(command: list[str | Path], gpu: object) -> processes.Answer:
+        calls.append([str(part) for part in command])
+        if "tools.bench.step" in command or command[0] == peer:
+            return processes.Answer([steps(True)[0]["uform" if "-m" in command else "peer"]], 11.25)
+        return processes.Answer([dict(line) for line in PEERS], 0.0)
+
+    peer = tmp_path / "peer_torch.py"
+    (tmp_path / "peer_losses.py").touch()
+    monkeypatch.setattr(bench, "Gpu", FakeGpu)
+    monkeypatch.setattr(bench, "measure_process", fake)
+    monkeypatch.setattr(operations, "run_program", lambda: PRINTED)
+    output, plot = tmp_path / "bench.json", tmp_path / "bench.png"
+    assert bench.main(["--peer", str(peer), "--output", str(output), "--plot", str(plot)]) == 0
+    assert [call[0] for call in calls] == ["-m", str(peer)] * 3 + ["-m", str(tmp_path / "peer_losses.py")]
+    told = json.loads(output.read_text())
+    assert told["gpu"] == "a GPU"
+    assert len(told["steps"]) == 3
+    assert told["operations"][2]["floor_ms"] == pytest.approx(0.05)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    assert "1.25" in printed
+    assert "norm_qkv_forward" in printed
+
+
+def test_without_a_peer_nothing_of_pytorch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "Gpu", FakeGpu)
+    monkeypatch.setattr(bench, "measure_process", lambda command, gpu: pytest.fail(f"{command}"))
+    monkeypatch.setattr(operations, "run_program", lambda: PRINTED)
+    assert bench.main(["losses", "operations"]) == 0
+    assert "tools.bench.torch_losses" not in sys.modules
+    with pytest.raises(SystemExit):
+        bench.main(["speed"])

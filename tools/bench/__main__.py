@@ -1,0 +1,116 @@
+"""Measures one GPU: whole training steps, the losses, and every operation against its floor.
+
+    python -m tools.bench [--peer peer_torch.py] [--output bench.json] [--plot bench.png] [PART ...]
+
+The parts are `steps`, `losses` and `operations`; without a name all are measured. Nothing but a GPU is needed; `--peer`
+adds PyTorch: a script that times the same step, and beside it `peer_losses.py` for the losses. What is compared runs in
+one go on the same GPU, each in a process of its own, one after another.
+
+Memory: `planned` is the block that this library takes for a run, whole, before the first step; `peak` is the most that
+PyTorch's tensors took at a time. `held` is for both what the process held of the GPU as the driver counts it: with the
+context, the code and the allocator's reserves.
+
+A floor is the larger of two times: the operation's bytes, each operand once, at the rate of a large copy, and its
+products' operations at the rate of the fastest product of this run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tools.bench import losses, operations, report
+from tools.bench.processes import Gpu, MeasurementError, measure_process
+
+SHAPES = [(12, 512, 64), (12, 768, 64), (24, 1024, 32)]  # depth, hidden, rows of 1,024 columns
+PARTS = ("steps", "losses", "operations")
+
+
+def measure_steps(gpu: Gpu, peer: Path | None) -> list[dict[str, Any]]:
+    """Every shape, ours and then the peer's."""
+    steps = []
+    for depth, hidden, rows in SHAPES:
+        shape = ["--depth", str(depth), "--hidden", str(hidden), "--rows", str(rows)]
+        ours = measure_process(["-m", "tools.bench.step", *shape], gpu)
+        both: dict[str, Any] = {"uform": ours.lines[-1] | {"held_gib": ours.held_gib}, "peer": None}
+        if peer:
+            theirs = measure_process([peer, *shape, "--columns", "1024"], gpu)
+            both["peer"] = theirs.lines[-1] | {"held_gib": theirs.held_gib}
+        steps.append(both)
+    return steps
+
+
+def measure_losses(gpu: Gpu, peer: Path | None, printed: str, ceilings: operations.Ceilings) -> list[losses.Row]:
+    """Ours from what the operations' program printed, then those that need PyTorch."""
+    rows = losses.our_rows(operations.read_timings(printed), losses.read_memory(printed), ceilings)
+    if peer:
+        lines = measure_process(["-m", "tools.bench.torch_losses"], gpu).lines
+        script = peer.with_name("peer_losses.py")
+        if script.exists():
+            lines += measure_process([script], gpu).lines
+        rows += losses.peer_rows(lines)
+    return rows
+
+
+def print_lines(lines: Any) -> None:
+    """A table, and an empty line."""
+    print(*lines, sep="\n", end="\n\n", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints, writes."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all without")
+    parser.add_argument("--peer", type=Path, help="a script that times the same step in PyTorch and prints JSON")
+    parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--plot", type=Path, help="a picture of the figures; needs matplotlib")
+    options = parser.parse_args(arguments)
+    wanted = options.parts or list(PARTS)
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    peer = options.peer.resolve() if options.peer else None
+    gpu = Gpu()
+    print(gpu.name)
+    steps: list[dict[str, Any]] = []
+    rows: list[losses.Row] = []
+    timings: list[operations.Timing] = []
+    ceilings = None
+    try:
+        if "steps" in wanted:
+            steps = measure_steps(gpu, peer)
+            print_lines(report.step_table(steps))
+        if "losses" in wanted or "operations" in wanted:
+            printed = operations.run_program()
+            timings = operations.read_timings(printed)
+            ceilings = operations.ceilings_of(timings)
+            if "losses" in wanted:
+                rows = measure_losses(gpu, peer, printed, ceilings)
+                print_lines(report.loss_table(rows))
+            if "operations" in wanted:
+                print_lines(report.operation_table(timings, ceilings))
+    except (MeasurementError, subprocess.SubprocessError) as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    if options.output:
+        told = {
+            "gpu": gpu.name,
+            "steps": steps,
+            "losses": [asdict(row) for row in rows],
+            "ceilings": asdict(ceilings) if ceilings else None,
+            "operations": [asdict(one) | {"floor_ms": ceilings.floor_ms(one)} for one in timings if ceilings],
+        }
+        options.output.write_text(json.dumps(told, indent=1) + "\n")
+    if options.plot:
+        report.draw(steps, rows, timings, ceilings, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
