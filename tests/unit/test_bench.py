@@ -65,7 +65,7 @@ def test_losses_stand_beside_their_peers() -> None:
     assert rows[1].of_floor == pytest.approx(0.5)
     table = list(report.loss_table(rows))
     assert len(table) == 7
-    assert "no room" in table[2]
+    assert "no room" in table[3]
 
 
 def steps(peer: bool) -> list[dict[str, Any]]:
@@ -132,6 +132,8 @@ def test_the_tool_prints_writes_and_draws(
     monkeypatch.setattr(bench, "Gpu", FakeGpu)
     monkeypatch.setattr(bench, "measure_process", fake)
     monkeypatch.setattr(operations, "run_program", lambda: PRINTED)
+    monkeypatch.setattr(bench, "find_spec", lambda name: name)
+    pytest.importorskip("matplotlib")
     output, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     assert bench.main(["--peer", str(peer), "--output", str(output), "--plot", str(plot)]) == 0
     assert [call[0] for call in calls] == ["-m", str(peer)] * 3 + ["-m", str(tmp_path / "peer_losses.py")]
@@ -153,3 +155,39 @@ def test_without_a_peer_nothing_of_pytorch_is_asked_for(monkeypatch: pytest.Monk
     assert "tools.bench.torch_losses" not in sys.modules
     with pytest.raises(SystemExit):
         bench.main(["speed"])
+
+
+def test_options_that_need_more_than_is_installed_are_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    for option in ("--peer", "--plot"):
+        with pytest.raises(SystemExit):
+            bench.main([option, "path"])
+        assert f"{option} needs" in capsys.readouterr().err
+
+
+def test_what_was_measured_before_a_failure_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> str:
+        raise processes.MeasurementError("the program stopped")
+
+    monkeypatch.setattr(bench, "Gpu", FakeGpu)
+    monkeypatch.setattr(
+        bench, "measure_process", lambda command, gpu: processes.Answer([steps(False)[0]["uform"]], 11.25)
+    )
+    monkeypatch.setattr(operations, "run_program", fails)
+    assert bench.main(["--output", str(tmp_path / "bench.json")]) == 1
+    assert "the program stopped" in capsys.readouterr().err
+    assert len(json.loads((tmp_path / "bench.json").read_text())["steps"]) == 3
+
+
+def test_without_a_gpu_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def missing() -> FakeGpu:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(bench, "Gpu", missing)
+    with pytest.raises(SystemExit):
+        bench.main([])
+    assert "no GPU to measure: libnvidia-ml.so.1" in capsys.readouterr().err

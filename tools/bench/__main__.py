@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tools.bench import losses, operations, report
 from tools.bench.processes import Gpu, MeasurementError, measure_process
+from tools.build.switches import BuildError
 
 SHAPES = [(12, 512, 64), (12, 768, 64), (24, 1024, 32)]  # depth, hidden, rows of 1,024 columns
 PARTS = ("steps", "losses", "operations")
@@ -75,13 +76,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [part for part in wanted if part not in PARTS]
     if unknown:
         parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    for option, package in (("peer", "torch"), ("plot", "matplotlib")):
+        if getattr(options, option) and find_spec(package) is None:
+            parser.error(f"--{option} needs {package}, which is not installed")
     peer = options.peer.resolve() if options.peer else None
-    gpu = Gpu()
+    try:
+        gpu = Gpu()
+    except (OSError, RuntimeError) as failure:
+        parser.error(f"no GPU to measure: {failure}")
     print(gpu.name)
     steps: list[dict[str, Any]] = []
     rows: list[losses.Row] = []
     timings: list[operations.Timing] = []
-    ceilings = None
+    ceilings, status = None, 0
     try:
         if "steps" in wanted:
             steps = measure_steps(gpu, peer)
@@ -95,9 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print_lines(report.loss_table(rows))
             if "operations" in wanted:
                 print_lines(report.operation_table(timings, ceilings))
-    except (MeasurementError, subprocess.SubprocessError) as failure:
-        print(failure, file=sys.stderr)
-        return 1
+    except (MeasurementError, BuildError, OSError) as failure:
+        print(failure, file=sys.stderr)  # what was measured before is written all the same
+        status = 1
     if options.output:
         told = {
             "gpu": gpu.name,
@@ -109,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.output.write_text(json.dumps(told, indent=1) + "\n")
     if options.plot:
         report.draw(steps, rows, timings, ceilings, options.plot)
-    return 0
+    return status
 
 
 if __name__ == "__main__":

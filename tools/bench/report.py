@@ -33,10 +33,15 @@ def step_table(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
 
 
+def by_loss(rows: Sequence[Row]) -> list[Row]:
+    """Rows of one loss together, ours first."""
+    return sorted(rows, key=lambda row: (row.loss, "PyTorch" in row.by))
+
+
 def loss_table(rows: Sequence[Row]) -> Iterator[str]:
     """A line for each way of computing each loss."""
     yield f"{'loss':>26}  {'by':<22}{'ms':>9}{'extra GiB':>11}{'of floor':>10}"
-    for row in sorted(rows, key=lambda one: one.loss):
+    for row in by_loss(rows):
         ms = f"{'no room':>9}" if row.ms is None else f"{row.ms:9.3f}"
         share = f"{'':>10}" if row.of_floor is None else f"{row.of_floor:10.0%}"
         yield f"{row.loss:>26}  {row.by:<22}{ms}{_number(row.extra_gib, 11, 2)}{share}"
@@ -68,28 +73,37 @@ def draw(
 
     figure = Figure(figsize=(20, 8), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1, 1, 2])
-    left.set(title="A training step", ylabel="ms")
-    for place, one in enumerate(steps):
-        left.bar(place - 0.2, one["uform"]["step_ms"], 0.4, color="C0", label="uform" if place == 0 else None)
-        if one["peer"]:
-            left.bar(place + 0.2, one["peer"]["step_ms"], 0.4, color="C1", label="PyTorch" if place == 0 else None)
-    left.set_xticks(range(len(steps)), [f"{one['uform']['depth']} x {one['uform']['hidden']}" for one in steps])
-    if steps:
-        left.legend()
-    shown = [row for row in rows if row.ms is not None]
-    middle.set(title="Losses, forward and backward", xlabel="ms", xscale="log")
-    middle.barh(
-        range(len(shown)), [row.ms for row in shown], color=["C1" if "PyTorch" in row.by else "C0" for row in shown]
-    )
-    middle.set_yticks(range(len(shown)), [f"{row.loss}\n{row.by}" for row in shown], fontsize=7)
-    right.set(title="How near to its floor each operation is", ylim=(0, 1.05))
+    _draw_steps(left, steps)
+    _draw_losses(middle, rows)
+    _draw_operations(right, timings, ceilings)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_steps(axes: Any, steps: Sequence[dict[str, Any]]) -> None:
+    axes.set(title="A training step", ylabel="ms")
+    for number, (key, label) in enumerate((("uform", "uform"), ("peer", "PyTorch"))):
+        places = [place + 0.4 * number for place, one in enumerate(steps) if one[key]]
+        axes.bar(places, [one[key]["step_ms"] for one in steps if one[key]], 0.4, label=label)
+    axes.set_xticks(range(len(steps)), [f"{one['uform']['depth']} x {one['uform']['hidden']}" for one in steps])
+    axes.legend()
+
+
+def _draw_losses(axes: Any, rows: Sequence[Row]) -> None:
+    shown = [row for row in by_loss(rows) if row.ms is not None]
+    axes.set(title="Losses, forward and backward", xlabel="ms", xscale="log")
+    colors = ["C1" if "PyTorch" in row.by else "C0" for row in shown]
+    axes.barh(range(len(shown)), [row.ms for row in shown], color=colors)
+    axes.set_yticks(range(len(shown)), [f"{row.loss}\n{row.by}" for row in shown], fontsize=7)
+
+
+def _draw_operations(axes: Any, timings: Sequence[Timing], ceilings: Ceilings | None) -> None:
+    axes.set(title="How near to its floor each operation is", ylim=(0, 1.05))
     shapes = list(dict.fromkeys(one.shape for one in timings if "x" in one.shape))
     operations = list(dict.fromkeys(one.operation for one in timings if one.shape in shapes))
     for number, shape in enumerate(shapes):
-        share = {one.operation: ceilings.floor_ms(one) / one.ms for one in timings if one.shape == shape and ceilings}
+        shares = {one.operation: ceilings.floor_ms(one) / one.ms for one in timings if one.shape == shape and ceilings}
         places = [place + 0.8 * number / len(shapes) for place in range(len(operations))]
-        right.bar(places, [share.get(one, 0) for one in operations], 0.8 / len(shapes), label=shape)
-    right.set_xticks(range(len(operations)), operations, rotation=90, fontsize=7)
+        axes.bar(places, [shares.get(one, 0) for one in operations], 0.8 / len(shapes), label=shape)
+    axes.set_xticks(range(len(operations)), operations, rotation=90, fontsize=7)
     if shapes:
-        right.legend()
-    figure.savefig(path, dpi=110)
+        axes.legend()
