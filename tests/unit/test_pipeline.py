@@ -17,6 +17,7 @@ from tests.helpers.calls import Call, pairs_both_ways
 from tests.helpers.processes import run_python
 from tests.helpers.runs import digest, make_trainer, picture, resume, shape
 from uform import Modality, Objective
+from uform._ext.trainer import StepCall
 
 PAIRS = 3
 OVERFLOW = 3e38  # an edge so heavy that the gradient leaves float32
@@ -222,6 +223,33 @@ def test_a_trainer_dies_with_its_last_step() -> None:
     step = defer(trainer, call_of(0))
     del trainer
     step.result(60)
+
+
+def test_threads_end_with_the_executor() -> None:
+    before = set(threading.enumerate())
+    executor = uform.Executor.for_ram(threads=1)
+    trainer = uform.Trainer.init_ram(executor, depth=1, hidden=64, batch=shape())
+    for step in [defer(trainer, Call(["a"])) for _ in range(5)]:
+        step.result(60)
+    assert len(set(threading.enumerate()) - before) == 2
+    del executor, trainer, step
+    gc.collect()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_call_in_two_parts_keeps_their_order(trainer: uform.Trainer) -> None:
+    call = StepCall(trainer, [Modality.TEXT], ["a"])
+    with pytest.raises(ValueError, match="has not begun"):
+        call.finish()
+    call.begin()
+    for again in (call, call.begin):
+        with pytest.raises(ValueError, match="has run"):
+            again()
+    assert call.finish() is None
+    with pytest.raises(ValueError, match="has not begun"):
+        call.finish()
+    StepCall(trainer, [Modality.TEXT], ["b"]).begin()  # nobody finishes it
+    assert trainer.describe()["step"] == 2
 
 
 def test_more_steps_than_outcomes_are_kept(trainer: uform.Trainer) -> None:

@@ -474,8 +474,7 @@ cdef class StepCall:
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
         cdef uform_trainer_t* handle
-        if self.items is None:
-            raise ValueError("the call was not prepared, or has run")
+        self._check_ready()
         try:
             handle = self.trainer.enter()
             try:
@@ -492,8 +491,7 @@ cdef class StepCall:
     def begin(self) -> None:
         """Puts the step on its way."""
         cdef uform_trainer_t* handle
-        if self.items is None or self.pending != NULL:
-            raise ValueError("the call was not prepared, or has run")
+        self._check_ready()
         try:
             handle = self.trainer.enter()
             try:
@@ -510,7 +508,7 @@ cdef class StepCall:
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
         if self.pending == NULL:
-            raise ValueError("the call has not begun")
+            raise ValueError("the step has not begun")
         try:
             with nogil:
                 check(uform_pending_wait(self.pending, reports))
@@ -519,6 +517,10 @@ cdef class StepCall:
             return None if self.rows is None else self.rows.buffer
         finally:
             self._release()
+
+    def _check_ready(self) -> None:
+        if self.items is None or self.pending != NULL:
+            raise ValueError("the call was not prepared, or has run")
 
     def _release(self) -> None:
         """Lets go of all that was borrowed: the step is final."""

@@ -1,9 +1,10 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The threads that calls deferred to an executor run on."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
+_NAME = "uform-executor"
 _MOST_BEGUN = 32  # fewer than the outcomes that the core keeps
 
 
@@ -17,21 +18,30 @@ class Worker:
     __slots__ = ("_beginning", "_begun", "_finishing")
 
     def __init__(self) -> None:
-        self._beginning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uform-executor")
-        self._finishing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="uform-executor-finish")
+        self._beginning = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_NAME)
+        self._finishing = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_NAME}-finish")
         self._begun = threading.BoundedSemaphore(_MOST_BEGUN)
+
+    def __del__(self):
+        # Whoever lets go of the worker finds its threads gone, unless it is one of them.
+        wait = not threading.current_thread().name.startswith(_NAME)
+        for pool in (getattr(self, "_beginning", None), getattr(self, "_finishing", None)):
+            if pool is not None:
+                pool.shutdown(wait)
 
     def submit(self, call: Callable[[], Any], /) -> Future[Any]:
         """Answers a future of what the call answers; it can be cancelled until the call's turn comes."""
         future = Future()
-        self._beginning.submit(_begin, call, future, self._finishing, self._begun)
+        self._beginning.submit(_begin, [call], future, self._finishing, self._begun)
         return future
 
 
-# The threads are given what they need, but not the worker, whose end is what ends them.
+# The threads are given what they need, but not the worker, whose end is what ends them. What they are given they let go
+# of before anyone learns of a result.
 
 
-def _begin(call, future, finishing, begun) -> None:
+def _begin(box, future, finishing, begun) -> None:
+    call = box.pop()
     if not future.set_running_or_notify_cancel():
         return
     answer = error = None
@@ -41,19 +51,24 @@ def _begin(call, future, finishing, begun) -> None:
         answer = call() if finish is None else call.begin()
     except BaseException as raised:
         error, finish = raised, None
+    box = [finish, answer, error]
+    call = finish = answer = error = None
     try:
-        finishing.submit(_finish, future, finish, answer, error, begun)
+        finishing.submit(_finish, box, future, begun)
     except RuntimeError:
         # The interpreter ends and takes no more work on: what has begun is finished here.
-        _finish(future, finish, answer, error, begun)
+        _finish(box, future, begun)
 
 
-def _finish(future, finish, answer, error, begun) -> None:
+def _finish(box, future, begun) -> None:
+    finish, answer, error = box
+    box.clear()
     if finish is not None:
         try:
             answer = finish()
         except BaseException as raised:
             error = raised
+    finish = None
     begun.release()
     if error is None:
         future.set_result(answer)
