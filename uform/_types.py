@@ -25,6 +25,16 @@ class SupportsArrow(Protocol):
         """Its schema and its array, as capsules."""
 
 
+class SupportsDLPack(Protocol):
+    """An array that DLPack hands over."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        """A capsule over its memory."""
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        """The type and the index of its device."""
+
+
 # NumPy says only from Python 3.12 on that its arrays have the protocol.
 Memory: TypeAlias = Exporter | numpy.ndarray[Any, Any]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,14 @@ def test_every_way_gives_the_same_bits(
         assert (trainer._counters()["graph_launches"] > 0) == graphs
 
 
-def test_embeddings_of_deferred_steps(executor: uform.Executor, graphs: bool) -> None:
+@pytest.mark.parametrize("make_arena", [uform.Arena.for_ram, uform.Arena.for_vram])
+def test_embeddings_of_deferred_steps(
+    make_arena: Callable[[], uform.Arena], executor: uform.Executor, graphs: bool
+) -> None:
     blocking, ahead = make(executor), make(executor)
-    arena = uform.Arena.for_ram()
+    arena = make_arena()
     deferred = ahead.deferred(executor)
-    answers = [np.array(work.step(blocking, arena=arena).numpy()) for work in WORK[:12]]
+    answers = [np.array(work.step(blocking, arena=uform.Arena.for_ram()).numpy()) for work in WORK[:12]]
     for pending, answer in zip([work.step(deferred, arena=arena) for work in WORK[:12]], answers, strict=True):
         np.testing.assert_array_equal(pending.result(120).numpy(), answer)
 

@@ -1,6 +1,5 @@
 // Objectives as functions on known numbers: four anchors and four candidates in the plane (F1 of the given cases).
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -34,12 +33,20 @@ struct loss_t {
     std::vector<uint8_t> modalities, sides;
     std::vector<uint32_t> groups;
     size_t width = width_k;
+    int32_t scalar = uform_scalar_float32_k;
+    float const* elsewhere = nullptr; // where the values of `vectors` lie with strides
+    int64_t row_stride = 0, column_stride = 0;
 
     double loss = -1;
     std::vector<float> gradient, temperature_gradient, bias_gradient, row_losses;
     std::vector<uint32_t> rows;
 
     size_t count() const { return vectors.size() / width; }
+
+    void lie(float const* at, size_t row, size_t column) {
+        elsewhere = at;
+        row_stride = static_cast<int64_t>(row), column_stride = static_cast<int64_t>(column);
+    }
 
     uform_status_t evaluate(executor_ptr const& executor) {
         size_t const groups_count = static_cast<size_t>(std::max(contrastive.temperature_groups, 1));
@@ -50,7 +57,11 @@ struct loss_t {
         rows.assign(count(), UINT32_MAX);
         size_t rows_count = SIZE_MAX;
         uform_contrastive_loss_t problem{};
-        problem.embeddings = vectors.data();
+        problem.embeddings = elsewhere ? elsewhere : vectors.data();
+        problem.scalar = scalar;
+        problem.strided = elsewhere != nullptr;
+        problem.row_stride = row_stride;
+        problem.column_stride = column_stride;
         problem.count = count();
         problem.width = width;
         problem.relations = {attract.view(), repel.view(), ignore.view()};
@@ -317,14 +328,29 @@ void test_refusals(executor_ptr const& executor) {
 
 /* ------------------------------------------------------------------------------------------------ masked bytes */
 
+constexpr size_t classes_k = 256;
+
+uform_status_t masked_bytes(executor_ptr const& executor, std::vector<float> const& logits,
+                            std::vector<uint8_t> const& targets, double& loss, float* gradient, int64_t row_stride = 0,
+                            int64_t column_stride = 0) {
+    uform_masked_bytes_loss_t problem{};
+    problem.logits = logits.data();
+    problem.targets = targets.data();
+    problem.count = targets.size();
+    problem.loss = &loss;
+    problem.gradient = gradient;
+    problem.strided = row_stride != 0;
+    problem.row_stride = row_stride;
+    problem.column_stride = column_stride;
+    return uform_masked_bytes_loss(executor.get(), &problem);
+}
+
 void test_MSK_07_masked_bytes(executor_ptr const& executor) {
-    constexpr size_t classes_k = 256;
     std::vector<float> logits(3 * classes_k, 0.25f), gradient(logits.size(), -1);
-    std::array<uint8_t, 3> const targets = {0, 255, 7};
+    std::vector<uint8_t> const targets = {0, 255, 7};
     double loss = -1, value_only = -1;
-    require(uform_masked_bytes_loss(executor.get(), logits.data(), targets.data(), 3, &loss, gradient.data()),
-            "masked");
-    require(uform_masked_bytes_loss(executor.get(), logits.data(), targets.data(), 3, &value_only, nullptr), "masked");
+    require(masked_bytes(executor, logits, targets, loss, gradient.data()), "masked");
+    require(masked_bytes(executor, logits, targets, value_only, nullptr), "masked");
     CHECK(near(loss, std::log(256.0)) && value_only == loss);
     for (size_t row = 0; row != 3; ++row)
         for (size_t byte = 0; byte != classes_k; ++byte)
@@ -334,13 +360,79 @@ void test_MSK_07_masked_bytes(executor_ptr const& executor) {
     logits[7] = 1e4f;
     gradient.resize(classes_k);
     for (uint8_t target : {uint8_t(7), uint8_t(8)}) {
-        require(uform_masked_bytes_loss(executor.get(), logits.data(), &target, 1, &loss, gradient.data()), "masked");
+        require(masked_bytes(executor, logits, {target}, loss, gradient.data()), "masked");
         CHECK(near(loss, target == 7 ? 0 : 2e4));
         CHECK(near(gradient[7], target == 7 ? 0 : 1) && near(gradient[8], target == 7 ? 0 : -1));
     }
     loss = -1;
-    require(uform_masked_bytes_loss(executor.get(), nullptr, nullptr, 0, &loss, nullptr), "masked");
+    require(masked_bytes(executor, {}, {}, loss, nullptr), "masked");
     CHECK(loss == 0);
+}
+
+/* ------------------------------------------------------------------------------------------------ how values lie */
+
+/** The values of `rows` rows of `width` where each is `column_stride` from the next. */
+std::vector<float> spread(std::vector<float> const& dense, size_t width, size_t row_stride, size_t column_stride) {
+    size_t const rows = dense.size() / width;
+    std::vector<float> wide(rows * row_stride + width * column_stride, std::numeric_limits<float>::quiet_NaN());
+    for (size_t place = 0; place != dense.size(); ++place)
+        wide[place / width * row_stride + place % width * column_stride] = dense[place];
+    return wide;
+}
+
+void test_DST_05_strided_values(executor_ptr const& executor) {
+    loss_t const dense = f1(uform_pair_loss_form_balanced_k, uform_negatives_ambient_k, uform_ambient_scope_every_k);
+    loss_t expected = dense;
+    require(expected.evaluate(executor), "loss");
+    for (auto const& [row_stride, column_stride] : {std::pair<size_t, size_t>(7, 3), {1, units_k}}) {
+        std::vector<float> const values = spread(dense.vectors, width_k, row_stride, column_stride);
+        loss_t strided = dense;
+        strided.lie(values.data(), row_stride, column_stride);
+        require(strided.evaluate(executor), "loss");
+        CHECK(strided.loss == expected.loss && strided.gradient == expected.gradient);
+    }
+
+    // One vector for all: a stride of zero is a stride.
+    loss_t same = dense, repeated = dense;
+    same.vectors.assign(dense.vectors.size(), 0.5f);
+    require(same.evaluate(executor), "loss");
+    float const half = 0.5f;
+    repeated.lie(&half, 0, 0);
+    require(repeated.evaluate(executor), "loss");
+    CHECK(repeated.loss == same.loss && repeated.gradient == same.gradient);
+
+    std::vector<float> logits(2 * classes_k), gradient(logits.size()), of_strided(logits.size());
+    for (size_t place = 0; place != logits.size(); ++place)
+        logits[place] = static_cast<float>(std::sin(double(place)));
+    double loss = -1, strided_loss = -2;
+    require(masked_bytes(executor, logits, {3, 250}, loss, gradient.data()), "masked");
+    std::vector<float> const values = spread(logits, classes_k, 600, 2);
+    require(masked_bytes(executor, values, {3, 250}, strided_loss, of_strided.data(), 600, 2), "masked");
+    CHECK(loss == strided_loss && gradient == of_strided);
+}
+
+void test_what_is_not_finite(executor_ptr const& executor) {
+    auto const says = [](char const* part) { return std::string(uform_last_error()).find(part) != std::string::npos; };
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    loss_t problem = f1(uform_pair_loss_form_balanced_k, uform_negatives_ambient_k, uform_ambient_scope_every_k);
+    problem.vectors[7] = infinity;
+    problem.vectors[11] = std::numeric_limits<float>::quiet_NaN();
+    CHECK(problem.evaluate(executor) == uform_status_invalid_argument_k && problem.loss == -1);
+    CHECK(says("embeddings[3] is not finite: it has inf in column 1"));
+    std::vector<float> logits(3 * classes_k), gradient(logits.size());
+    logits[2 * classes_k + 9] = -infinity;
+    double loss = -1;
+    CHECK(masked_bytes(executor, logits, {0, 0, 0}, loss, gradient.data()) == uform_status_invalid_argument_k);
+    CHECK(loss == -1 && says("logits[2] is not finite: it has -inf in column 9"));
+}
+
+void test_other_types_are_refused(executor_ptr const& executor) {
+    for (int32_t scalar : {uform_scalar_float16_k, uform_scalar_bfloat16_k, uform_scalar_int8_k, uform_scalar_bit_k}) {
+        loss_t problem = f1(uform_pair_loss_form_balanced_k, uform_negatives_ambient_k, uform_ambient_scope_every_k);
+        problem.scalar = scalar;
+        CHECK(problem.evaluate(executor) == uform_status_invalid_type_k && problem.loss == -1);
+        CHECK(std::string(uform_last_error()).find("embeddings: expected FLOAT32") != std::string::npos);
+    }
 }
 
 } // namespace
@@ -360,6 +452,9 @@ int main() {
         test_CON_09_one_pair(executor);
         test_refusals(executor);
         test_MSK_07_masked_bytes(executor);
+        test_DST_05_strided_values(executor);
+        test_what_is_not_finite(executor);
+        test_other_types_are_refused(executor);
     }
     return report();
 }

@@ -176,7 +176,8 @@ cdef class Operations:
         check(self.table.memory_upload(self.streams[0], memory, at(values), count))
         check(self.table.memory_download(self.streams[0], at(back), memory, count))
         check(self.table.memory_zero(self.streams[0], memory, count))
-        check(self.table.memory_download(self.streams[0], at(zeros), memory, count))
+        check(self.table.memory_copy(self.streams[0], at(zeros), memory, count))
+        check(self.table.device_synchronize(self.streams[0]))
         check(self.table.stream_synchronize(self.streams[0]))
         self.table.memory_release(self.streams[0], memory)
         return back, zeros, aligned
@@ -336,6 +337,34 @@ cdef class Operations:
             check(self.table.rows_gather(self.streams[0], &r))
         else:
             check(self.table.rows_scatter(self.streams[0], &r))
+
+    # element types
+
+    def narrow(self, **k):
+        cdef uform_narrow_t n
+        n.width = k["width"]
+        n.count = k["count"]
+        n.scalar = k["scalar"]
+        n.source = self.streams[self.devices - 1]
+        n.from_ = <const float*>at(k["from_"])
+        n.places = <const uint32_t*>at(k.get("places"))
+        n.to = at(k["to"])
+        n.to_bytes = k["to_bytes"]
+        check(self.table.rows_narrow(self.streams[0], &n))
+
+    def widen(self, **k):
+        """`first` is the place in `from_` of the matrix's own first value."""
+        cdef uform_widen_t w
+        cdef size_t before = k["first"] * k["from_"].itemsize
+        w.rows = k["rows"]
+        w.width = k["width"]
+        w.scalar = k["scalar"]
+        w.row_stride = k["row_stride"]
+        w.column_stride = k["column_stride"]
+        w.from_ = <char*>at(k["from_"]) + before
+        w.to = <float*>at(k.get("to"))
+        w.not_finite = <uint64_t*>at(k["not_finite"])
+        check(self.table.rows_widen(self.streams[0], &w))
 
     # objectives
 

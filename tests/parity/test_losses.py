@@ -62,7 +62,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 
 def library(problem: dict[str, Any], vectors: Any = None) -> uform.losses.PairLoss:
     relations = problem["relations"]
-    return uform.losses.contrastive(
+    found: uform.losses.PairLoss = uform.losses.contrastive(
         ram(),
         problem["vectors"] if vectors is None else vectors,
         relations=relate(
@@ -82,6 +82,7 @@ def library(problem: dict[str, Any], vectors: Any = None) -> uform.losses.PairLo
         sides=[uform.LateInteractionSide(side) for side in problem["sides"]],
         temperature_groups=problem["groups"],
     )
+    return found
 
 
 def expected_of(problem: dict[str, Any]) -> oracle.PairLoss:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import uform
+from tests.helpers.runs import make_trainer
 
 TEXTS = ["cat", "dog", "a cat and a dog"]
 MODALITIES = [uform.Modality.TEXT] * 3
@@ -38,14 +39,36 @@ def test_arenas_are_made_by_name() -> None:
         uform.Arena()
     with pytest.raises(TypeError, match="verbs that take an arena"):
         uform.ArenaBuffer()
-    with pytest.raises(ValueError, match="not initialised"):
-        uform.Arena.__new__(uform.Arena).used  # noqa: B018 - reading is what raises
-    with pytest.raises(ValueError, match="not initialised"):
-        memoryview(uform.ArenaBuffer.__new__(uform.ArenaBuffer))
     with pytest.raises(ValueError, match="capacity is -1"):
         uform.Arena.for_ram(capacity=-1)
     with pytest.raises(uform.DeviceError):
         uform.Arena.for_vram(device=1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        (uform.Arena, ["device", "used", "capacity", "reset", "__repr__"]),
+        (
+            uform.ArenaBuffer,
+            [
+                *("arena", "scalar", "shape", "device", "numpy", "__len__", "__array__", "__dlpack__", "__repr__"),
+                *("__dlpack_device__", "__cuda_array_interface__"),
+            ],
+        ),
+        (uform.Executor, ["devices", "kind", "threads", "gemm", "gpu_class", "__repr__"]),
+    ],
+)
+def test_what_new_made_alone_says_so(kind: Any, attributes: list[str]) -> None:
+    bare = kind.__new__(kind)
+    for attribute in attributes:
+        with pytest.raises(ValueError, match="is not initialised"):
+            getattr(bare, attribute)()
+
+
+def test_a_bare_buffer_shows_nothing() -> None:
+    with pytest.raises(ValueError, match="is not initialised"):
+        memoryview(uform.ArenaBuffer.__new__(uform.ArenaBuffer))
 
 
 def test_a_bounded_arena_names_both_sizes(model: uform.Model) -> None:
@@ -195,7 +218,99 @@ def test_a_cancelled_call_is_not_in_flight(model: uform.Model) -> None:
     model.deferred(model.executor).embed(MODALITIES, TEXTS).result(60)
     del deferred
     gc.collect()
+    assert arena.used == 0
     arena.reset()
+
+
+@pytest.fixture(scope="module")
+def trainer() -> uform.Trainer:
+    return make_trainer(objective=uform.Objective.CONTRASTIVE)
+
+
+ATTRACT = uform.Relations(attract=([0, 1, 2, 3], [1, 2, 0]))
+
+
+def step(receiver: Any, arena: uform.Arena, **changes: Any) -> Any:
+    return receiver.step(MODALITIES, TEXTS, **({"relations": ATTRACT, "arena": arena} | changes))
+
+
+REFUSED = [
+    {"bags": [0, 1]},
+    {"temperature_groups": [0]},
+    {"relations": uform.Relations(attract=([0, 1], [0]))},
+    {"relations": uform.Relations(attract=([0, 1, 2, 3], [1, 2, 9]))},
+    {"choices": ["yes", "no"]},
+]
+
+
+@pytest.mark.parametrize("changes", REFUSED)
+def test_a_refused_step_takes_no_room(trainer: uform.Trainer, changes: Any) -> None:
+    arena = uform.Arena.for_ram(capacity=2 * 768)
+    first = step(trainer, arena).numpy().copy()
+    for _ in range(3):
+        with pytest.raises(ValueError, match=r"entries|ids\[2\]|choices"):
+            step(trainer, arena, **changes)
+        assert arena.used == 768
+    assert step(trainer, arena).shape == first.shape
+    assert arena.used == 2 * 768
+    arena.reset()
+
+
+def test_a_step_that_is_not_finite_takes_no_room(trainer: uform.Trainer) -> None:
+    arena = uform.Arena.for_ram(capacity=768)
+    good = trainer.read("norm")
+    trainer.write("norm", np.full_like(good, np.inf))
+    for _ in range(2):
+        with pytest.raises(FloatingPointError):
+            step(trainer, arena)
+        assert arena.used == 0
+    trainer.write("norm", good)
+    assert np.isfinite(step(trainer, arena).numpy()).all()
+
+
+def test_a_refused_embedding_takes_no_room(model: uform.Model) -> None:
+    arena = uform.Arena.for_ram(capacity=768)
+    with pytest.raises(ValueError, match="bags: bag 0 holds"):
+        model.embed([uform.Modality.TEXT] * 9, ["x" * 31] * 9, bags=[0] * 9, arena=arena)
+    assert arena.used == 0
+    assert embed(model, arena).shape == (3, 64)
+
+
+def test_room_that_a_deferred_call_gives_back_is_used_again(trainer: uform.Trainer) -> None:
+    arena, gate = uform.Arena.for_ram(capacity=2 * 768), threading.Event()
+    deferred = trainer.deferred(trainer.executor)
+    # Holds the executor's thread, so that neither call is over before a third asks for room.
+    trainer.executor._submit(lambda: gate.wait(60))
+    try:
+        refused = step(deferred, arena, relations=uform.Relations(attract=([0, 1, 2, 3], [1, 2, 9])))
+        kept = step(deferred, arena)
+        with pytest.raises(MemoryError, match="no room for 768 bytes"):
+            step(deferred, arena)
+    finally:
+        gate.set()
+    with pytest.raises(ValueError, match=r"ids\[2\]"):
+        refused.result(60)
+    shown = kept.result(60).numpy()
+    before = shown.copy()
+    assert arena.used == 768
+    assert not np.shares_memory(step(trainer, arena).numpy(), shown)
+    assert np.array_equal(shown, before)
+    assert arena.used == 2 * 768
+
+
+def test_numpy_takes_a_buffer_as_an_array(model: uform.Model, expected: Any) -> None:
+    buffer = embed(model)
+    assert np.shares_memory(np.asarray(buffer), buffer.numpy())
+    assert np.shares_memory(buffer.__array__(), buffer.numpy())
+    assert np.array_equal(np.array(buffer, dtype=np.float64), expected)
+    assert not np.shares_memory(buffer.__array__(copy=True), buffer.numpy())
+
+
+def test_a_buffer_in_ram_has_no_cuda_array_interface(model: uform.Model) -> None:
+    buffer = embed(model)
+    assert not hasattr(buffer, "__cuda_array_interface__")
+    with pytest.raises(AttributeError, match="the buffer lies in RAM"):
+        buffer.__cuda_array_interface__  # noqa: B018 - reading is what raises
 
 
 def test_rows_of_no_items(model: uform.Model) -> None:

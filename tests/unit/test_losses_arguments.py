@@ -137,7 +137,36 @@ def test_shapes_are_checked(executor: uform.Executor) -> None:
     with pytest.raises(ValueError, match=r"targets\[1\] is 256"):
         masked_bytes(executor, np.zeros((2, 256), np.float32), [0, 256])
     with pytest.raises(TypeError, match="executor is of type NoneType: expected an Executor"):
-        masked_bytes(None, np.zeros((2, 256), np.float32), bytes(2))  # type: ignore[arg-type]
+        masked_bytes(None, np.zeros((2, 256), np.float32), bytes(2))  # type: ignore[call-overload]
+
+
+class OnGPU:
+    """An array that says where it lies."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 3
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("it was asked for its memory")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(2, "vram:3"), (10, r"DLPack's device \(10, 3\)")])
+def test_arrays_elsewhere_are_refused(executor: uform.Executor, kind: int, name: str) -> None:
+    message = f"lies on {name}, and the executor computes in RAM: expected an array in RAM"
+    with pytest.raises(ValueError, match=f"embeddings {message}"):
+        contrastive(executor, OnGPU(kind), relations=edges())
+    with pytest.raises(ValueError, match=f"logits {message}"):
+        masked_bytes(executor, OnGPU(kind), OnGPU(kind))
+    with pytest.raises(ValueError, match=f"targets {message}"):
+        masked_bytes(executor, np.zeros((2, 256), np.float32), OnGPU(kind))
+
+
+def test_losses_are_generic() -> None:
+    assert PairLoss[Any].__origin__ is PairLoss  # type: ignore[attr-defined]
+    assert MaskedLoss[Any].__origin__ is MaskedLoss  # type: ignore[attr-defined]
 
 
 def test_MSK_07_uniform_logits(executor: uform.Executor) -> None:

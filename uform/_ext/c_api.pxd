@@ -238,6 +238,7 @@ cdef extern from "uform/uform.h" nogil:
     int32_t uform_executor_threads(const uform_executor_t* executor)
     int32_t uform_executor_gpu_class(const uform_executor_t* executor)
     int32_t uform_executor_device(const uform_executor_t* executor, int32_t place)
+    void* uform_executor_stream(const uform_executor_t* executor, int32_t place)
     const char* uform_executor_gemm(const uform_executor_t* executor)
 
     # arenas
@@ -247,7 +248,11 @@ cdef extern from "uform/uform.h" nogil:
     uform_status_t uform_arena_init_vram(int32_t device, size_t capacity, uform_arena_t** arena)
     void uform_arena_free(uform_arena_t* arena)
     uform_status_t uform_arena_allocate(uform_arena_t* arena, size_t bytes, void** memory)
+    uform_status_t uform_arena_init_on(uform_executor_t* executor, int32_t device, size_t capacity,
+                                       uform_arena_t** arena)
+    uform_status_t uform_arena_give_back(uform_arena_t* arena, const void* memory)
     uform_status_t uform_arena_reset(uform_arena_t* arena)
+    uform_status_t uform_arena_copy(uform_arena_t* arena, void* to, const void* from_, size_t bytes)
     uform_status_t uform_arena_pin(uform_arena_t* arena, int32_t change)
     size_t uform_arena_used(const uform_arena_t* arena)
     size_t uform_arena_capacity(const uform_arena_t* arena)
@@ -295,7 +300,7 @@ cdef extern from "uform/uform.h" nogil:
     # losses
 
     ctypedef struct uform_contrastive_loss_t:
-        const float* embeddings
+        const void* embeddings
         size_t count
         size_t width
         uform_relations_t relations
@@ -304,13 +309,27 @@ cdef extern from "uform/uform.h" nogil:
         const uint8_t* sides
         const uint32_t* temperature_groups
         double* loss
-        float* gradient
+        void* gradient
         float* log_inverse_temperature_gradient
         float* bias_gradient
         float* row_losses
         uint32_t* rows
         size_t* rows_count
+        int32_t scalar
+        int32_t strided
+        int64_t row_stride
+        int64_t column_stride
+
+    ctypedef struct uform_masked_bytes_loss_t:
+        const void* logits
+        const uint8_t* targets
+        size_t count
+        double* loss
+        void* gradient
+        int32_t scalar
+        int32_t strided
+        int64_t row_stride
+        int64_t column_stride
 
     uform_status_t uform_contrastive_loss(uform_executor_t* executor, const uform_contrastive_loss_t* problem)
-    uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, const float* logits, const uint8_t* targets,
-                                           size_t count, double* loss, float* gradient)
+    uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, const uform_masked_bytes_loss_t* problem)

@@ -1,33 +1,18 @@
-# cython: language_level=3, annotation_typing=False
-"""Memory in RAM as a DLPack capsule: the structures are its specification's, version 1 and those before."""
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
+"""Memory as DLPack capsules, handed over and taken: the structures are its specification's, version 1 and before."""
 
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+cdef extern from "Python.h":
+    bint Py_IsInitialized() nogil
+
 cdef enum:
-    CPU = 1
     MAJOR = 1
     MINOR = 0
-
-cdef struct DLDevice:
-    int32_t device_type
-    int32_t device_id
-
-cdef struct DLDataType:
-    uint8_t code
-    uint8_t bits
-    uint16_t lanes
-
-cdef struct DLTensor:
-    void* data
-    DLDevice device
-    int32_t ndim
-    DLDataType dtype
-    int64_t* shape
-    int64_t* strides
-    uint64_t byte_offset
+    IS_COPIED = 2
 
 cdef struct DLManagedTensor:
     DLTensor dl_tensor
@@ -54,13 +39,20 @@ cdef struct Versioned:
     int64_t[2] strides
 
 
-cdef void _delete_plain(DLManagedTensor* tensor) noexcept with gil:
-    Py_DECREF(<object>tensor.manager_ctx)
+cdef void _let_go(void* owner) noexcept nogil:
+    # A consumer may outlive the interpreter, and then there is nothing to give back.
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>owner)
+
+
+cdef void _delete_plain(DLManagedTensor* tensor) noexcept nogil:
+    _let_go(tensor.manager_ctx)
     free(tensor)
 
 
-cdef void _delete_versioned(DLManagedTensorVersioned* tensor) noexcept with gil:
-    Py_DECREF(<object>tensor.manager_ctx)
+cdef void _delete_versioned(DLManagedTensorVersioned* tensor) noexcept nogil:
+    _let_go(tensor.manager_ctx)
     free(tensor)
 
 
@@ -75,7 +67,8 @@ cdef void _drop_versioned(object capsule) noexcept:
         _delete_versioned(<DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned"))
 
 
-cdef object export(object owner, void* data, int axes, const Py_ssize_t* extents, int code, int bits, bint versioned):
+cdef object export(object owner, void* data, DLDevice device, int axes, const Py_ssize_t* extents, int code, int bits,
+                   bint versioned, bint copied):
     """A capsule over dense memory of at most two axes; `owner` is kept until the consumer lets go."""
     cdef Versioned* new
     cdef Plain* old
@@ -85,9 +78,10 @@ cdef object export(object owner, void* data, int axes, const Py_ssize_t* extents
             raise MemoryError("no memory for a DLPack capsule")
         new.managed.major = MAJOR
         new.managed.minor = MINOR
+        new.managed.flags = IS_COPIED if copied else 0
         new.managed.manager_ctx = <void*>owner
         new.managed.deleter = _delete_versioned
-        _fill(&new.managed.dl_tensor, data, axes, extents, code, bits, new.shape, new.strides)
+        _fill(&new.managed.dl_tensor, data, device, axes, extents, code, bits, new.shape, new.strides)
         Py_INCREF(owner)
         return PyCapsule_New(new, "dltensor_versioned", <void (*)(object) noexcept>_drop_versioned)
     old = <Plain*>calloc(1, sizeof(Plain))
@@ -95,17 +89,17 @@ cdef object export(object owner, void* data, int axes, const Py_ssize_t* extents
         raise MemoryError("no memory for a DLPack capsule")
     old.managed.manager_ctx = <void*>owner
     old.managed.deleter = _delete_plain
-    _fill(&old.managed.dl_tensor, data, axes, extents, code, bits, old.shape, old.strides)
+    _fill(&old.managed.dl_tensor, data, device, axes, extents, code, bits, old.shape, old.strides)
     Py_INCREF(owner)
     return PyCapsule_New(old, "dltensor", <void (*)(object) noexcept>_drop_plain)
 
 
-cdef void _fill(DLTensor* tensor, void* data, int axes, const Py_ssize_t* extents, int code, int bits, int64_t* shape,
-                int64_t* strides):
+cdef void _fill(DLTensor* tensor, void* data, DLDevice device, int axes, const Py_ssize_t* extents, int code, int bits,
+                int64_t* shape, int64_t* strides):
     cdef int axis
     cdef int64_t step = 1
     tensor.data = data
-    tensor.device.device_type = CPU
+    tensor.device = device
     tensor.ndim = axes
     tensor.dtype.code = code
     tensor.dtype.bits = bits
@@ -116,3 +110,74 @@ cdef void _fill(DLTensor* tensor, void* data, int axes, const Py_ssize_t* extent
         shape[axis] = extents[axis]
         strides[axis] = step
         step *= extents[axis]
+
+
+cdef class Borrowed:
+
+    def __dealloc__(self):
+        cdef DLManagedTensor* old = <DLManagedTensor*>self.managed
+        cdef DLManagedTensorVersioned* new = <DLManagedTensorVersioned*>self.managed
+        if self.managed == NULL:
+            return
+        if self.versioned and new.deleter != NULL:
+            new.deleter(new)
+        elif not self.versioned and old.deleter != NULL:
+            old.deleter(old)
+
+    cdef const void* data(self):
+        if self.tensor.data == NULL:
+            return NULL
+        return <char*>self.tensor.data + self.tensor.byte_offset
+
+    cdef int64_t stride(self, int axis):
+        """Of one axis, in elements; where the array has none, its elements lie end to end."""
+        if self.tensor.strides != NULL:
+            return self.tensor.strides[axis]
+        cdef int64_t step = 1
+        cdef int later
+        for later in range(axis + 1, self.tensor.ndim):
+            step *= self.tensor.shape[later]
+        return step
+
+    cdef str type_name(self):
+        """The element type as NumPy would call it."""
+        names = {DL_INT: "int", DL_UINT: "uint", DL_FLOAT: "float", DL_BFLOAT: "bfloat", 5: "complex", 6: "bool"}
+        cdef DLDataType dtype = self.tensor.dtype
+        lanes = "" if dtype.lanes == 1 else f"x{dtype.lanes}"
+        return f"{names.get(dtype.code, f'type {dtype.code} of ')}{dtype.bits}{lanes}"
+
+
+cdef tuple device_of(object source):
+    """DLPack's (type, index) of an array's device, or None where it is no such array."""
+    if not hasattr(type(source), "__dlpack__") or not hasattr(type(source), "__dlpack_device__"):
+        return None
+    kind, index = source.__dlpack_device__()
+    return int(kind), int(index)
+
+
+cdef Borrowed borrow(object source, object stream):
+    """Takes an array without a copy; the producer makes `stream` wait for what still writes it.
+
+    Args:
+        source: has `__dlpack__`.
+        stream: the handle of the stream that will read it.
+    """
+    try:
+        capsule = source.__dlpack__(stream=stream, max_version=(MAJOR, MINOR))
+    except TypeError:  # producers from before version 1
+        capsule = source.__dlpack__(stream=stream)
+    cdef Borrowed taken = Borrowed.__new__(Borrowed)
+    cdef DLManagedTensorVersioned* new
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        new = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        if new.major != MAJOR:
+            raise BufferError(f"the array comes as DLPack {new.major}.{new.minor}: expected version {MAJOR}")
+        PyCapsule_SetName(capsule, "used_dltensor_versioned")
+        taken.managed, taken.versioned, taken.tensor = new, True, &new.dl_tensor
+    elif PyCapsule_IsValid(capsule, "dltensor"):
+        taken.managed = PyCapsule_GetPointer(capsule, "dltensor")
+        PyCapsule_SetName(capsule, "used_dltensor")
+        taken.tensor = &(<DLManagedTensor*>taken.managed).dl_tensor
+    else:
+        raise BufferError(f"__dlpack__ of {type(source).__name__} answered {capsule!r}: expected a DLPack capsule")
+    return taken

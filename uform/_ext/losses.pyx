@@ -1,22 +1,41 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The losses as functions of given arrays, through the code that trains."""
 
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 from libc.string cimport memset
 
+from uform._ext.arena cimport Arena, ArenaBuffer, allocate_rows, allocate_vector, arena_on, shorten
 from uform._ext.buffers cimport Vector, View, as_array, exports_buffer, makes_array, unsigned_vector
-from uform._ext.c_api cimport uform_contrastive_loss, uform_contrastive_loss_t, uform_masked_bytes_loss
+from uform._ext.c_api cimport (
+    uform_contrastive_loss,
+    uform_contrastive_loss_t,
+    uform_executor_stream,
+    uform_masked_bytes_loss,
+    uform_masked_bytes_loss_t,
+)
 from uform._ext.config cimport Contrastive
 from uform._ext.contents cimport flags, words
+from uform._ext.dlpack cimport (
+    DL_BFLOAT,
+    DL_CPU,
+    DL_CUDA,
+    DL_CUDA_HOST,
+    DL_FLOAT,
+    DL_UINT,
+    Borrowed,
+    borrow,
+    device_of,
+)
 from uform._ext.executor cimport Executor
 from uform._ext.relations cimport Relations
 from uform._ext.status cimport check
 
+import types
 from collections import namedtuple
 
 import numpy as np
 
-from uform._ext.enums import AmbientScope, LateInteractionSide, Modality
+from uform._ext.enums import AmbientScope, LateInteractionSide, Modality, Scalar
 
 PairLoss = namedtuple(
     "PairLoss",
@@ -27,25 +46,27 @@ PairLoss.__doc__ = """A pairwise loss and its gradients.
 
 Attributes:
     loss: the mean over the rows that count, and over the prefixes.
-    gradient: float32, an array like the embeddings.
-    log_inverse_temperature_gradient: float32, one a temperature group.
-    bias_gradient: float32, one a temperature group; 0 outside SIGMOID.
-    row_losses: float32, the mean over prefixes of each row that counts.
-    rows: uint32, the items that count, ascending.
+    gradient: an array like the embeddings: of NumPy in RAM, an `ArenaBuffer` on their GPU, of their type.
+    log_inverse_temperature_gradient: float32, one a temperature group; it lies where the gradient does.
+    bias_gradient: float32, one a temperature group; 0 outside SIGMOID; it lies where the gradient does.
+    row_losses: float32, the mean over prefixes of each row that counts; it lies where the gradient does.
+    rows: uint32, the items that count, ascending; always of NumPy.
 """
+PairLoss.__class_getitem__ = classmethod(types.GenericAlias)
 
 MaskedLoss = namedtuple("MaskedLoss", "loss gradient", module="uform.losses")
 MaskedLoss.__doc__ = """A reconstruction loss and its gradient.
 
 Attributes:
     loss: the mean over the rows.
-    gradient: float32, an array like the logits.
+    gradient: an array like the logits: of NumPy in RAM, an `ArenaBuffer` on their GPU, of their type.
 """
+MaskedLoss.__class_getitem__ = classmethod(types.GenericAlias)
 
 
 def contrastive(
     executor: Executor,
-    embeddings: Buffer,
+    embeddings: Buffer | SupportsDLPack,
     /,
     *,
     relations: Relations | None,
@@ -53,15 +74,19 @@ def contrastive(
     modalities: Sequence[Modality] | None = None,
     sides: Sequence[LateInteractionSide] | None = None,
     temperature_groups: _Words | None = None,
-) -> PairLoss:
+) -> PairLoss[Any]:
     """The contrastive loss of given vectors; one item is one bag.
 
     Vectors are used as given at the full width: unit length is expected and not enforced, and the gradient does not go
     through a normalisation. A shorter prefix is scaled to unit length, and its gradient goes through that.
 
+    On GPUs the embeddings are any array with `__dlpack__` that lies on one of the executor's, which computes. It is
+    read where it lies, after the stream that its library says still writes it; float32 end to end takes no copy. The
+    results are complete when the call returns.
+
     Args:
         executor: where to compute.
-        embeddings: float32 `[items, width]`.
+        embeddings: float32 `[items, width]`; on GPUs also bfloat16.
         relations: which items attract, repel or ignore which.
         contrastive: the form; `max_edges_per_device` 0 is no limit here.
         modalities: one an item, for the CROSS_MODAL scope.
@@ -69,14 +94,16 @@ def contrastive(
         temperature_groups: one an item.
 
     Raises:
-        TypeError: the embeddings are not float32.
-        ValueError: an argument is wrong, or a vector is not finite; the error names the item.
+        TypeError: the embeddings are not float32, nor bfloat16 on a GPU.
+        ValueError: an argument is wrong, the embeddings lie elsewhere, or a vector is not finite; the error names the
+            item.
     """
     cdef uform_contrastive_loss_t problem
     cdef Executor devices = _executor(executor)
     cdef Contrastive form
     cdef Vector modality_of = None, side_of = None, group_of = None
-    cdef View vectors
+    cdef Matrix vectors
+    cdef Results results
     cdef double loss = 0
     cdef size_t counted = 0
     if relations is not None and not isinstance(relations, Relations):
@@ -88,8 +115,8 @@ def contrastive(
         raise ValueError("modalities is None: expected for the ambient scope CROSS_MODAL")
     if form.ambient_scope == AmbientScope.CROSS_SIDE and sides is None:
         raise ValueError("sides is None: expected for the ambient scope CROSS_SIDE")
-    given = _matrix(embeddings, "embeddings")
-    items, width = given.shape
+    vectors = _matrix(devices, embeddings, "embeddings")
+    items, width = vectors.rows, vectors.width
     memset(&problem, 0, sizeof(problem))
     form.fill(&problem.contrastive)
     _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
@@ -103,25 +130,22 @@ def contrastive(
         group_of = words(temperature_groups, items, "temperature_groups")
         problem.temperature_groups = <const uint32_t*>group_of.data
     groups = max(form.temperature_groups, 1)
-    answer = PairLoss(
-        loss=0.0,
-        gradient=np.zeros_like(given),
-        log_inverse_temperature_gradient=np.zeros(groups, np.float32),
-        bias_gradient=np.zeros(groups, np.float32),
-        row_losses=np.zeros(items, np.float32),
-        rows=np.zeros(items, np.uint32),
-    )
-    vectors = View.borrow(given)
-    written = [View.borrow(array) for array in answer[1:]]
-    problem.embeddings = <const float*>vectors.c.buf
+    results = _results(devices, vectors, (groups, groups, items))
+    rows = np.zeros(items, np.uint32)
+    written = View.borrow(rows)
+    problem.embeddings = vectors.data
+    problem.scalar = vectors.scalar
+    problem.strided = vectors.strided
+    problem.row_stride = vectors.row_stride
+    problem.column_stride = vectors.column_stride
     problem.count = items
     problem.width = width
     problem.loss = &loss
-    problem.gradient = <float*>(<View>written[0]).c.buf
-    problem.log_inverse_temperature_gradient = <float*>(<View>written[1]).c.buf
-    problem.bias_gradient = <float*>(<View>written[2]).c.buf
-    problem.row_losses = <float*>(<View>written[3]).c.buf
-    problem.rows = <uint32_t*>(<View>written[4]).c.buf
+    problem.gradient = results.address(0)
+    problem.log_inverse_temperature_gradient = <float*>results.address(1)
+    problem.bias_gradient = <float*>results.address(2)
+    problem.row_losses = <float*>results.address(3)
+    problem.rows = <uint32_t*>(<View>written).c.buf
     problem.rows_count = &counted
     devices.enter()
     try:
@@ -129,41 +153,54 @@ def contrastive(
             check(uform_contrastive_loss(devices.handle, &problem))
     finally:
         devices.leave()
-    return answer._replace(loss=loss, row_losses=answer.row_losses[:counted].copy(), rows=answer.rows[:counted].copy())
+    gradient, temperatures, biases, row_losses = results.arrays
+    return PairLoss(loss, gradient, temperatures, biases, _first(row_losses, counted), rows[:counted].copy())
 
 
-def masked_bytes(executor: Executor, logits: Buffer, targets: Buffer, /) -> MaskedLoss:
+def masked_bytes(
+    executor: Executor, logits: Buffer | SupportsDLPack, targets: Buffer | SupportsDLPack, /
+) -> MaskedLoss[Any]:
     """The mean cross-entropy of predicted bytes.
+
+    On GPUs logits and targets are any arrays with `__dlpack__` that lie on one of the executor's, as for `contrastive`.
 
     Args:
         executor: where to compute.
-        logits: float32 `[rows, 256]`.
-        targets: uint8 `[rows]`.
+        logits: float32 `[rows, 256]`; on GPUs also bfloat16.
+        targets: uint8 `[rows]`; on GPUs end to end.
 
     Raises:
-        TypeError: the logits are not float32, or the targets no integers.
-        ValueError: shapes differ, or a logit is not finite; the error names the row.
+        TypeError: the logits are not float32, nor bfloat16 on a GPU, or the targets no integers, nor uint8 on a GPU.
+        ValueError: shapes differ, an array lies elsewhere, or a logit is not finite; the error names the row.
     """
     cdef Executor devices = _executor(executor)
-    cdef View scores, written
-    cdef Vector bytes_of = unsigned_vector(targets, sizeof(uint8_t), "targets")
+    cdef Matrix scores = _matrix(devices, logits, "logits")
+    cdef Bytes bytes_of = _bytes(devices, targets, scores, "targets")
+    cdef uform_masked_bytes_loss_t problem
+    cdef Results results
     cdef double loss = 0
-    given = _matrix(logits, "logits")
-    if given.shape[1] != 256:
-        raise ValueError(f"logits has the shape {given.shape}: expected 256 columns, one a byte")
-    if bytes_of.count != given.shape[0]:
-        raise ValueError(f"targets has {bytes_of.count} entries: expected {given.shape[0]}, one a row of logits")
-    gradient = np.zeros_like(given)
-    scores = View.borrow(given)
-    written = View.borrow(gradient)
+    if scores.width != 256:
+        raise ValueError(f"logits has the shape {(scores.rows, scores.width)}: expected 256 columns, one a byte")
+    if bytes_of.count != scores.rows:
+        raise ValueError(f"targets has {bytes_of.count} entries: expected {scores.rows}, one a row of logits")
+    results = _results(devices, scores, ())
+    memset(&problem, 0, sizeof(problem))
+    problem.logits = scores.data
+    problem.scalar = scores.scalar
+    problem.strided = scores.strided
+    problem.row_stride = scores.row_stride
+    problem.column_stride = scores.column_stride
+    problem.targets = bytes_of.data
+    problem.count = scores.rows
+    problem.loss = &loss
+    problem.gradient = results.address(0)
     devices.enter()
     try:
         with nogil:
-            check(uform_masked_bytes_loss(devices.handle, <const float*>scores.c.buf, <const uint8_t*>bytes_of.data,
-                                          bytes_of.count, &loss, <float*>written.c.buf))
+            check(uform_masked_bytes_loss(devices.handle, &problem))
     finally:
         devices.leave()
-    return MaskedLoss(loss, gradient)
+    return MaskedLoss(loss, results.arrays[0])
 
 
 cdef Executor _executor(object executor):
@@ -173,7 +210,166 @@ cdef Executor _executor(object executor):
     return executor
 
 
-cdef object _matrix(object source, str field):
+cdef enum:
+    RAM = -1
+
+
+cdef class Matrix:
+    """Values to read where they lie, end to end or with strides."""
+    cdef const void* data
+    cdef Py_ssize_t rows
+    cdef Py_ssize_t width
+    cdef bint strided
+    cdef int64_t row_stride
+    cdef int64_t column_stride
+    cdef int32_t scalar
+    cdef int32_t device
+    cdef object keeper
+
+
+cdef class Bytes:
+    """Bytes to read where they lie, end to end."""
+    cdef const uint8_t* data
+    cdef size_t count
+    cdef object keeper
+
+
+cdef Matrix _matrix(Executor executor, object source, str field):
+    cdef Matrix made
+    cdef View view
+    if executor.kind == "vram":
+        return _device_matrix(executor, source, field)
+    _refuse_gpu(source, field)
+    array = _host_matrix(source, field)
+    view = View.borrow(array)
+    made = Matrix.__new__(Matrix)
+    made.data = view.c.buf
+    made.rows, made.width = array.shape
+    made.scalar = Scalar.FLOAT32
+    made.device = RAM
+    made.keeper = view
+    return made
+
+
+cdef Matrix _device_matrix(Executor executor, object source, str field):
+    cdef Borrowed taken = _take(executor, source, field)
+    cdef Matrix made = Matrix.__new__(Matrix)
+    if taken.tensor.dtype.lanes == 1 and (taken.tensor.dtype.code, taken.tensor.dtype.bits) == (DL_FLOAT, 32):
+        made.scalar = Scalar.FLOAT32
+    elif taken.tensor.dtype.lanes == 1 and (taken.tensor.dtype.code, taken.tensor.dtype.bits) == (DL_BFLOAT, 16):
+        made.scalar = Scalar.BFLOAT16
+    else:
+        raise TypeError(f"{field} has the dtype {taken.type_name()}: expected float32 or bfloat16")
+    _check_axes(taken, 2, field)
+    if taken.tensor.shape[1] == 0:
+        raise ValueError(f"{field} has the shape {(taken.tensor.shape[0], 0)}: expected at least one column")
+    made.data = taken.data()
+    made.rows, made.width = taken.tensor.shape[0], taken.tensor.shape[1]
+    made.strided, made.row_stride, made.column_stride = True, taken.stride(0), taken.stride(1)
+    made.device = taken.tensor.device.device_id
+    made.keeper = taken
+    return made
+
+
+cdef Bytes _bytes(Executor executor, object source, Matrix beside, str field):
+    """One byte a row, where the rows of `beside` lie."""
+    cdef Bytes made = Bytes.__new__(Bytes)
+    cdef Vector vector
+    cdef Borrowed taken
+    if executor.kind != "vram":
+        _refuse_gpu(source, field)
+        vector = unsigned_vector(source, sizeof(uint8_t), field)
+        made.data, made.count, made.keeper = <const uint8_t*>vector.data, vector.count, vector
+        return made
+    taken = _take(executor, source, field)
+    if (taken.tensor.dtype.code, taken.tensor.dtype.bits, taken.tensor.dtype.lanes) != (DL_UINT, 8, 1):
+        raise TypeError(f"{field} has the dtype {taken.type_name()}: expected uint8")
+    _check_axes(taken, 1, field)
+    if taken.tensor.shape[0] > 1 and taken.stride(0) != 1:
+        raise ValueError(f"{field} has the stride {taken.stride(0)}: expected its bytes end to end")
+    if taken.tensor.device.device_id != beside.device:
+        raise ValueError(f"{field} lies in vram:{taken.tensor.device.device_id}, and logits in vram:{beside.device}")
+    made.data, made.count, made.keeper = <const uint8_t*>taken.data(), taken.tensor.shape[0], taken
+    return made
+
+
+cdef int _check_axes(Borrowed taken, int axes, str field) except -1:
+    if taken.tensor.ndim != axes:
+        raise ValueError(f"{field} has {taken.tensor.ndim} axes: expected {axes}")
+    return 0
+
+
+cdef int _refuse_gpu(object source, str field) except -1:
+    device = device_of(source)
+    if device is not None and device[0] not in (DL_CPU, DL_CUDA_HOST):
+        raise ValueError(f"{field} lies on {_device_name(device)}, and the executor computes in RAM: expected an array "
+                         "in RAM")
+    return 0
+
+
+cdef Borrowed _take(Executor executor, object source, str field):
+    """An array on one of the executor's GPUs, on whose stream it may then be read."""
+    device = device_of(source)
+    owned = executor.devices
+    if device is None:
+        raise TypeError(f"{field} is of type {type(source).__name__}: expected an array with __dlpack__ on one of the "
+                        f"executor's GPUs, {list(owned)}")
+    if device[0] != DL_CUDA or device[1] not in owned:
+        raise ValueError(f"{field} lies on {_device_name(device)}: expected an array on one of the executor's GPUs, "
+                         f"{list(owned)}")
+    return borrow(source, <uintptr_t>uform_executor_stream(executor.handle, owned.index(device[1])))
+
+
+cdef str _device_name(tuple device):
+    if device[0] in (DL_CPU, DL_CUDA_HOST):
+        return "ram"
+    return f"vram:{device[1]}" if device[0] == DL_CUDA else f"DLPack's device {device}"
+
+
+cdef class Results:
+    """Arrays for what a loss answers: a gradient like the matrix, then vectors of float32."""
+    cdef list arrays
+    cdef list views
+
+    cdef void* address(self, Py_ssize_t place):
+        array = self.arrays[place]
+        if isinstance(array, ArenaBuffer):
+            return (<ArenaBuffer>array).data
+        return (<View>self.views[place]).c.buf
+
+
+cdef Results _results(Executor executor, Matrix like, tuple counts):
+    cdef Results made = Results.__new__(Results)
+    cdef Arena arena
+    if like.device == RAM:
+        shapes = [(like.rows, like.width), *counts]
+        made.arrays = [np.zeros(shape, np.float32) for shape in shapes]
+        made.views = [View.borrow(array) for array in made.arrays]
+        return made
+    scalar = Scalar(like.scalar)
+    item_bytes = 4 if scalar == Scalar.FLOAT32 else 2
+    sizes = [like.rows * like.width * item_bytes, *[count * sizeof(float) for count in counts]]
+    # All in one block: what one call answers lives and goes together.
+    arena = arena_on(executor, like.device, sum([_padded(size) for size in sizes]))
+    made.arrays = [allocate_rows(arena, like.rows, like.width, scalar)]
+    made.arrays += [allocate_vector(arena, count) for count in counts]
+    return made
+
+
+cdef object _padded(object bytes):
+    """What an allocation of so many bytes takes of an arena on a GPU at most."""
+    alignment = 256
+    return (max(bytes, 1) + alignment - 1) // alignment * alignment
+
+
+cdef object _first(object vector, size_t count):
+    if not isinstance(vector, ArenaBuffer):
+        return vector[:count].copy()
+    shorten(vector, count)
+    return vector
+
+
+cdef object _host_matrix(object source, str field):
     """float32 rows end to end: the source itself, or a copy where it has strides."""
     if not exports_buffer(source) and not makes_array(source):
         raise TypeError(f"{field} is of type {type(source).__name__}: expected a float32 array")

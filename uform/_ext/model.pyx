@@ -88,7 +88,7 @@ cdef class Model(Receiver):
             modalities: one a content.
             contents: texts, arrays or encoded files; or texts alone as a tape.
             bags: a word a content; equal words share one embedding. None bags each by itself.
-            arena: where to answer; None makes one in RAM.
+            arena: where to answer: in RAM, or on one of the executor's GPUs; None makes one in RAM.
             outputs_scalar: the element type of the answer.
 
         Returns:
@@ -169,7 +169,7 @@ cdef class EmbedCall:
         self._release()
         model.check_made()
         scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
-        place = None if arena is None else as_arena(arena)
+        place = as_arena(arena, model.executor)
         items = parse_items(modalities, contents, bags, model.shapes)
         self.rows = make_rows(place, &items.c, model.hidden, scalar, &self.output)
         self.model = model
@@ -186,7 +186,7 @@ cdef class EmbedCall:
                     check(uform_model_embed(handle, &self.items.c, &self.output, NULL))
             finally:
                 self.model.leave()
-            return self.rows.buffer
+            return self.rows.keep()
         finally:
             self._release()
 

@@ -373,6 +373,26 @@ cdef extern from "uform/plugin.h" nogil:
         void* workspace
         size_t workspace_bytes
 
+    ctypedef struct uform_narrow_t:
+        uint32_t width
+        uint32_t count
+        int32_t scalar
+        uform_stream_t* source
+        const float* from_ "from"
+        const uint32_t* places
+        void* to
+        size_t to_bytes
+
+    ctypedef struct uform_widen_t:
+        uint32_t rows
+        uint32_t width
+        int32_t scalar
+        int64_t row_stride
+        int64_t column_stride
+        const void* from_ "from"
+        float* to
+        uint64_t* not_finite
+
     ctypedef enum uform_parameter_kind_t:
         uform_parameter_kind_matrix_k
         uform_parameter_kind_embedding_k
@@ -472,6 +492,13 @@ cdef extern from "uform/plugin.h" nogil:
                                  uint64_t bytes) noexcept
         # the update
         uform_status_t (*update)(uform_stream_t* stream, const uform_update_t* update) noexcept
+        # memory that others hand over and take
+        uform_status_t (*device_synchronize)(uform_stream_t* stream) noexcept
+        void* (*stream_handle)(uform_stream_t* stream) noexcept
+        uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* from_, size_t bytes) noexcept
+        uform_status_t (*memory_device)(uform_stream_t* stream, const void* memory, int32_t* device) noexcept
+        uform_status_t (*rows_narrow)(uform_stream_t* stream, const uform_narrow_t* narrow) noexcept
+        uform_status_t (*rows_widen)(uform_stream_t* stream, const uform_widen_t* widen) noexcept
         # order among streams
         uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event) noexcept
         void (*event_destroy)(uform_event_t* event) noexcept
@@ -479,7 +506,6 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*stream_wait)(uform_stream_t* stream, uform_event_t* event) noexcept
         uform_status_t (*host_wait)(uform_event_t* event) noexcept
         uform_status_t (*event_elapsed)(uform_event_t* begin, uform_event_t* end, double* seconds) noexcept
-        uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* source, size_t bytes) noexcept
         void (*backend_counters)(const void* backend, uform_backend_counters_t* counters) noexcept
         # captured work
         uform_status_t (*capture_begin)(uform_stream_t* stream) noexcept

@@ -196,7 +196,7 @@ cdef class Trainer(Receiver):
             choices: texts offered to every text, or a list of its own for each content.
             choice_targets: one row a content, each as long as its choices; an empty one makes none.
             relations: which items attract, repel or ignore which.
-            arena: where to answer the embeddings that the loss scored.
+            arena: where to answer the embeddings that the loss scored: in RAM, or on one of the executor's GPUs.
             outputs_scalar: their element type, read with an arena.
             stats: overwritten with what the step reports.
 
@@ -207,6 +207,7 @@ cdef class Trainer(Receiver):
         Raises:
             ValueError: an argument is wrong; the error names field, item and value, and nothing has run.
             FloatingPointError: a loss or the gradient is not finite; no weight was changed.
+            MemoryError: the arena has no room for the rows.
         """
         return StepCall(
             self, modalities, contents, bags=bags, temperature_groups=temperature_groups, sides=sides, choices=choices,
@@ -446,7 +447,7 @@ cdef class StepCall:
         if stats is not None and not isinstance(stats, TrainerStepStats):
             raise TypeError(f"stats is of type {type(stats).__name__}: expected TrainerStepStats, or None")
         scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
-        place = None if arena is None else as_arena(arena)
+        place = as_arena(arena, trainer.executor)
         items = parse_items(modalities, contents, bags, trainer.shapes)
         self.c.items = items.c
         if temperature_groups is not None:
@@ -484,7 +485,7 @@ cdef class StepCall:
                     self.stats.take(reports)
             finally:
                 self.trainer.leave()
-            return None if self.rows is None else self.rows.buffer
+            return None if self.rows is None else self.rows.keep()
         finally:
             self._release()
 
@@ -514,7 +515,7 @@ cdef class StepCall:
                 check(uform_pending_wait(self.pending, reports))
             if reports != NULL:
                 self.stats.take(reports)
-            return None if self.rows is None else self.rows.buffer
+            return None if self.rows is None else self.rows.keep()
         finally:
             self._release()
 

@@ -98,6 +98,32 @@ void test_memory() {
     vram::staging_release(stream(), memory);
 }
 
+void test_places() {
+    void* memory = nullptr;
+    require(vram::memory_allocate(stream(), 1000, &memory), "memory_allocate");
+    std::vector<std::uint8_t> const values(1000, 7);
+    std::vector<std::uint8_t> back(1000);
+    std::int32_t device = 99, within = 99, host = 99;
+    require(vram::memory_device(stream(), memory, &device), "memory_device");
+    require(vram::memory_device(stream(), static_cast<std::byte*>(memory) + 999, &within), "memory_device");
+    require(vram::memory_device(stream(), values.data(), &host), "memory_device");
+    check("places of memory", device == 0 && within == 0 && host == -1);
+    void* pinned = nullptr;
+    require(vram::staging_allocate(stream(), 1000, &pinned), "staging_allocate");
+    require(vram::memory_device(stream(), pinned, &host), "memory_device");
+    check("pinned memory is the host's", host == -1);
+    vram::staging_release(stream(), pinned);
+
+    require(vram::memory_copy(stream(), memory, values.data(), 500), "memory_copy");
+    require(vram::memory_copy(stream(), static_cast<std::byte*>(memory) + 500, memory, 500), "memory_copy");
+    require(vram::device_synchronize(stream()), "device_synchronize");
+    require(vram::memory_copy(stream(), back.data(), memory, 1000), "memory_copy");
+    synchronize();
+    check("memory copied both ways", same_bits(values, back));
+    vram::memory_release(stream(), memory);
+    check("stream handle", vram::stream_handle(stream()) == vram::stream::of(stream()).handle);
+}
+
 void test_weights() {
     for (std::uint32_t columns : {64u, 27u}) {
         std::uint32_t const rows = 37;
@@ -140,6 +166,7 @@ int main() {
     test_family_of_blackwell();
     test_unknown_device();
     test_memory();
+    test_places();
     test_weights();
     test_failed_launch();
     std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/given.h"
 #include "core/host.h"
 #include "core/memory.h"
 #include "core/planning.h"
@@ -23,12 +24,31 @@ uform_run_t run_of(uform_contrastive_loss_t const& problem) {
     return run;
 }
 
+/** Rows of float32 as rows of another type, end to end, on the same device. */
+void narrow(uform_operations_t const& operations, uform_stream_t* stream, float const* from, size_t rows,
+            uint32_t width, int32_t scalar, void* to) {
+    uform_narrow_t narrow{};
+    narrow.width = width;
+    narrow.count = static_cast<uint32_t>(rows);
+    narrow.scalar = scalar;
+    narrow.from = from;
+    narrow.to = to;
+    check(uform_scalar_row_bytes(scalar, width, &narrow.to_bytes));
+    check(operations.rows_narrow(stream, &narrow));
+}
+
+given_matrix matrix_of(uform_contrastive_loss_t const& problem) {
+    return {"embeddings",   problem.embeddings, problem.count,      problem.width,
+            problem.scalar, problem.strided,    problem.row_stride, problem.column_stride};
+}
+
 /** Everything that one evaluation needs on its device. */
 class evaluation {
 public:
     evaluation(executor& on, selection const& objective, uform_contrastive_loss_t const& problem)
-        : operations_(on.operations()), stream_(on.stream(0)), problem_(problem), run_(run_of(problem)),
-          objectives_(1) {
+        : operations_(on.operations()), problem_(problem), given_(on, matrix_of(problem)),
+          stream_(on.stream(given_.place())), run_(run_of(problem)), objectives_(1) {
+        check_answers();
         start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
         block_ = std::make_unique<device_block>(operations_, stream_, plan_.bytes());
@@ -36,6 +56,7 @@ public:
     }
 
     void run() {
+        take();
         plan();
         upload();
         forward_backward();
@@ -43,16 +64,42 @@ public:
     }
 
 private:
+    void check_answers() const {
+        given_.check_beside("gradient", problem_.gradient);
+        given_.check_beside("log_inverse_temperature_gradient", problem_.log_inverse_temperature_gradient);
+        given_.check_beside("bias_gradient", problem_.bias_gradient);
+        given_.check_beside("row_losses", problem_.row_losses);
+    }
+
+    size_t vectors_bytes() const { return sizeof(float) * problem_.count * run_.hidden; }
+
+    /** Whether the gradient is written where it is asked for. */
+    bool writes_gradient() const {
+        bool const reachable = given_.in_device() || operations_.host_memory;
+        return reachable && problem_.scalar == uform_scalar_float32_k && problem_.gradient;
+    }
+
     void lay_out() {
-        size_t const vectors = sizeof(float) * run_.bags_capacity * run_.hidden;
         parameters_ = plan_.add("parameters", sizeof(float) * declared_.parameters.flat());
         gradient_ = plan_.add("gradients", sizeof(float) * declared_.parameters.flat());
         staging_offset_ = plan_.add("staging", objectives_[0].staging_bytes);
         workspace_ = plan_.add("workspace", objectives_[0].workspace_bytes);
-        vectors_ = plan_.add("embeddings", vectors);
-        vectors_gradient_ = plan_.add("embeddings", vectors);
+        vectors_ = plan_.add("embeddings", given_.bytes());
+        vectors_gradient_ = plan_.add("embeddings", writes_gradient() ? 0 : vectors_bytes());
         row_losses_ = plan_.add("embeddings", sizeof(float) * run_.bags_capacity);
         terms_ = plan_.add("terms", sizeof(double) * UFORM_TERMS_CAPACITY);
+        not_finite_ = plan_.add("terms", sizeof(uint64_t));
+    }
+
+    /** The vectors as they are or a copy of them, and where their gradient is added up. */
+    void take() {
+        embeddings_ = given_.take(block_->at<void>(vectors_), block_->at<uint64_t>(not_finite_));
+        if (!writes_gradient()) {
+            embeddings_gradient_ = block_->at<float>(vectors_gradient_);
+            return;
+        }
+        embeddings_gradient_ = static_cast<float*>(problem_.gradient);
+        check(operations_.memory_zero(stream_, embeddings_gradient_, vectors_bytes()));
     }
 
     void plan() {
@@ -79,8 +126,6 @@ private:
         check(operations_.memory_upload(stream_, block_->at<void>(parameters_), plain.data(),
                                         sizeof(float) * plain.size()));
         check(operations_.memory_upload(stream_, block_->at<void>(staging_offset_), staging_.data(), staging_.size()));
-        check(operations_.memory_upload(stream_, block_->at<void>(vectors_), problem_.embeddings,
-                                        sizeof(float) * problem_.count * run_.hidden));
     }
 
     void forward_backward() {
@@ -107,8 +152,8 @@ private:
         pass.weights = weights.data();
         pass.gradients = gradients.data();
         pass.terms = terms.data();
-        pass.world_bags = pass.bags = block_->at<float>(vectors_);
-        pass.world_bags_gradient = pass.bags_gradient = block_->at<float>(vectors_gradient_);
+        pass.world_bags = pass.bags = embeddings_;
+        pass.world_bags_gradient = pass.bags_gradient = embeddings_gradient_;
         pass.row_losses = block_->at<float>(row_losses_);
         check(objective.plugin->forward_backward(objective.self, &pass));
     }
@@ -116,11 +161,12 @@ private:
     void download() {
         auto const fetch = [&](void* to, void const* from, size_t bytes) {
             if (to)
-                check(operations_.memory_download(stream_, to, from, bytes));
+                check(operations_.memory_copy(stream_, to, from, bytes));
         };
         double term = 0;
         fetch(&term, block_->at<double>(terms_) + objectives_[0].terms.at(0), sizeof(term));
-        fetch(problem_.gradient, block_->at<void>(vectors_gradient_), sizeof(float) * problem_.count * run_.hidden);
+        if (!writes_gradient() && problem_.gradient)
+            narrow_gradient();
         float* const wanted[] = {problem_.log_inverse_temperature_gradient, problem_.bias_gradient};
         for (size_t handle = 0; handle != std::size(wanted) && handle != objectives_[0].parameters.size(); ++handle) {
             parameter const& one = declared_.parameters.at(objectives_[0].parameters[handle]);
@@ -134,16 +180,26 @@ private:
         *problem_.loss = term;
     }
 
+    void narrow_gradient() {
+        if (problem_.scalar == uform_scalar_float32_k)
+            return check(operations_.memory_copy(stream_, problem_.gradient, embeddings_gradient_, vectors_bytes()));
+        narrow(operations_, stream_, embeddings_gradient_, problem_.count, run_.hidden, problem_.scalar,
+               problem_.gradient);
+    }
+
     uform_operations_t const& operations_;
-    uform_stream_t* stream_;
     uform_contrastive_loss_t const& problem_;
+    given_rows given_;
+    uform_stream_t* stream_;
     uform_run_t run_;
     declarations declared_;
     std::vector<objective_instance> objectives_;
     memory_plan plan_;
     size_t parameters_ = 0, gradient_ = 0, staging_offset_ = 0, workspace_ = 0, vectors_ = 0, vectors_gradient_ = 0,
-           row_losses_ = 0, terms_ = 0;
+           row_losses_ = 0, terms_ = 0, not_finite_ = 0;
     std::unique_ptr<device_block> block_;
+    float const* embeddings_ = nullptr;
+    float* embeddings_gradient_ = nullptr;
     std::vector<uint8_t> staging_;
     std::vector<uform_item_t> items_;
     std::vector<uform_bag_t> bags_;
@@ -164,38 +220,92 @@ void evaluate_pairs(executor& on, selection const& objective, uform_contrastive_
     evaluation(on, objective, problem).run();
 }
 
+namespace {
+
+constexpr uint32_t bytes_k = 256;
+
+/** The mean cross-entropy of given logits: everything that it needs on its device. */
+class bytes_evaluation {
+public:
+    bytes_evaluation(executor& on, uform_masked_bytes_loss_t const& problem)
+        : operations_(on.operations()), problem_(problem),
+          given_(on, {"logits", problem.logits, problem.count, bytes_k, problem.scalar, problem.strided,
+                      problem.row_stride, problem.column_stride}),
+          stream_(on.stream(given_.place())) {
+        given_.check_beside("targets", problem.targets);
+        given_.check_beside("gradient", problem.gradient);
+        workspace_bytes_ = operations_.cross_entropy_workspace_bytes(bytes_k, problem.count);
+        logits_ = plan_.add("logits", given_.bytes());
+        targets_ = plan_.add("targets", reachable() ? 0 : problem.count);
+        loss_ = plan_.add("terms", sizeof(double));
+        not_finite_ = plan_.add("terms", sizeof(uint64_t));
+        workspace_ = plan_.add("workspace", workspace_bytes_);
+        block_ = std::make_unique<device_block>(operations_, stream_, plan_.bytes());
+    }
+
+    void run() {
+        uform_cross_entropy_t entropy{};
+        entropy.classes = bytes_k;
+        entropy.count = problem_.count;
+        entropy.logits = given_.take(own_logits(), block_->at<uint64_t>(not_finite_));
+        entropy.targets = take_targets();
+        entropy.scale = problem_.count ? 1.0f / static_cast<float>(problem_.count) : 0.0f;
+        entropy.loss = block_->at<double>(loss_);
+        if (problem_.gradient)
+            entropy.gradient = writes_gradient() ? static_cast<float*>(problem_.gradient) : own_logits();
+        entropy.workspace = block_->at<void>(workspace_);
+        entropy.workspace_bytes = workspace_bytes_;
+        check(operations_.cross_entropy(stream_, &entropy));
+        if (problem_.gradient && !writes_gradient())
+            return_gradient(entropy.gradient);
+        double loss = 0;
+        check(operations_.memory_download(stream_, &loss, entropy.loss, sizeof(loss)));
+        check(operations_.stream_synchronize(stream_));
+        *problem_.loss = loss;
+    }
+
+private:
+    bool reachable() const { return given_.in_device() || operations_.host_memory; }
+
+    /** A copy of the logits, which the gradient may lie over: there is one wherever it is not written directly. */
+    float* own_logits() const { return block_->at<float>(logits_); }
+
+    /** Whether the gradient is written where it is asked for. */
+    bool writes_gradient() const {
+        return reachable() && problem_.scalar == uform_scalar_float32_k && problem_.gradient;
+    }
+
+    uint8_t const* take_targets() const {
+        if (reachable())
+            return problem_.targets;
+        uint8_t* const copy = block_->at<uint8_t>(targets_);
+        check(operations_.memory_upload(stream_, copy, problem_.targets, problem_.count));
+        return copy;
+    }
+
+    void return_gradient(float const* from) const {
+        if (problem_.scalar != uform_scalar_float32_k)
+            return narrow(operations_, stream_, from, problem_.count, bytes_k, problem_.scalar, problem_.gradient);
+        check(operations_.memory_copy(stream_, problem_.gradient, from, sizeof(float) * bytes_k * problem_.count));
+    }
+
+    uform_operations_t const& operations_;
+    uform_masked_bytes_loss_t const& problem_;
+    given_rows given_;
+    uform_stream_t* stream_;
+    memory_plan plan_;
+    size_t logits_ = 0, targets_ = 0, loss_ = 0, not_finite_ = 0, workspace_ = 0, workspace_bytes_ = 0;
+    std::unique_ptr<device_block> block_;
+};
+
+} // namespace
+
 } // namespace uform
 
-extern "C" uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, float const* logits,
-                                                  uint8_t const* targets, size_t count, double* loss, float* gradient) {
+extern "C" uform_status_t uform_masked_bytes_loss(uform_executor_t* executor,
+                                                  uform_masked_bytes_loss_t const* problem) {
     return uform::guard([&] {
-        constexpr uint32_t bytes_k = 256;
-        uform::executor& on = *executor->body;
-        std::lock_guard order(on.order());
-        uform_operations_t const& operations = on.operations();
-        size_t const logits_bytes = sizeof(float) * bytes_k * count;
-        uform::memory_plan plan;
-        size_t const logits_at = plan.add("logits", logits_bytes), gradient_at = plan.add("logits", logits_bytes);
-        size_t const targets_at = plan.add("targets", count), loss_at = plan.add("terms", sizeof(double));
-        size_t const workspace_bytes = operations.cross_entropy_workspace_bytes(bytes_k, count);
-        size_t const workspace_at = plan.add("workspace", workspace_bytes);
-        uform::device_block block(operations, on.stream(0), plan.bytes());
-        uform::check(operations.memory_upload(on.stream(0), block.at<void>(logits_at), logits, logits_bytes));
-        uform::check(operations.memory_upload(on.stream(0), block.at<void>(targets_at), targets, count));
-        uform_cross_entropy_t problem{};
-        problem.classes = bytes_k;
-        problem.count = count;
-        problem.logits = block.at<float>(logits_at);
-        problem.targets = block.at<uint8_t>(targets_at);
-        problem.scale = count ? 1.0f / static_cast<float>(count) : 0.0f;
-        problem.loss = block.at<double>(loss_at);
-        problem.gradient = block.at<float>(gradient_at);
-        problem.workspace = block.at<void>(workspace_at);
-        problem.workspace_bytes = workspace_bytes;
-        uform::check(operations.cross_entropy(on.stream(0), &problem));
-        uform::check(operations.memory_download(on.stream(0), loss, problem.loss, sizeof(double)));
-        if (gradient)
-            uform::check(operations.memory_download(on.stream(0), gradient, problem.gradient, logits_bytes));
-        uform::check(operations.stream_synchronize(on.stream(0)));
+        std::lock_guard order(executor->body->order());
+        uform::bytes_evaluation(*executor->body, *problem).run();
     });
 }

@@ -1,6 +1,8 @@
 #include "core/executor.h"
 
+#include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include <unistd.h>
@@ -51,6 +53,16 @@ uform_backend_counters_t executor::counters() const {
     return counted;
 }
 
+uint32_t executor::place_of(int32_t device, char const* field) const {
+    auto const found = std::find(indices_.begin(), indices_.end(), device);
+    if (found != indices_.end())
+        return static_cast<uint32_t>(found - indices_.begin());
+    std::string owned;
+    for (int32_t index : indices_)
+        owned += (owned.empty() ? "" : ", ") + std::to_string(index);
+    fail(uform_status_invalid_argument_k, field, ": device ", device, " is none of the executor's, ", owned);
+}
+
 /** A child of fork has the executor but none of its threads: waiting for them would never end, so there it is left
  * alone. */
 std::shared_ptr<executor> executor::shared(executor* made) {
@@ -75,13 +87,14 @@ std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, ch
 }
 
 std::shared_ptr<executor> executor::for_vram([[maybe_unused]] int32_t const* devices,
-                                             [[maybe_unused]] size_t devices_count) {
+                                             [[maybe_unused]] size_t devices_count, [[maybe_unused]] unsigned threads) {
 #if UFORM_WITH_VRAM
     std::vector<int32_t> const visible = vram_devices(); // says why where no GPU can be used
     std::vector<int32_t> const asked = devices ? std::vector<int32_t>(devices, devices + devices_count) : visible;
     if (asked.empty() || asked.size() > most_devices_k)
         fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " GPUs, not ", asked.size());
-    std::shared_ptr<executor> made = shared(new executor(uform_executor_kind_vram_k, vram_operations(), asked, 0));
+    std::shared_ptr<executor> made =
+        shared(new executor(uform_executor_kind_vram_k, vram_operations(), asked, threads));
     made->open(nullptr);
     return made;
 #else
@@ -122,6 +135,12 @@ int32_t uform_executor_device(uform_executor_t const* executor, int32_t place) {
     if (place < 0 || place >= uform_executor_devices(executor))
         return -1;
     return executor->body->device(static_cast<size_t>(place));
+}
+
+void* uform_executor_stream(uform_executor_t const* executor, int32_t place) {
+    if (place < 0 || place >= uform_executor_devices(executor))
+        return nullptr;
+    return executor->body->operations().stream_handle(executor->body->stream(static_cast<size_t>(place)));
 }
 
 char const* uform_executor_gemm(uform_executor_t const* executor) { return executor->body->gemm(); }

@@ -13,7 +13,8 @@ namespace uform {
 class executor {
 public:
     static std::shared_ptr<executor> for_ram(int32_t devices, int32_t threads, char const* blas_path);
-    static std::shared_ptr<executor> for_vram(int32_t const* devices, size_t devices_count);
+    /** @param threads Of the host; 0 takes the size of the affinity mask. */
+    static std::shared_ptr<executor> for_vram(int32_t const* devices, size_t devices_count, unsigned threads = 0);
     ~executor();
     executor(executor const&) = delete;
     executor& operator=(executor const&) = delete;
@@ -25,6 +26,8 @@ public:
     thread_pool const& pool() const { return pool_; }
     uint32_t devices() const { return static_cast<uint32_t>(streams_.size()); }
     int32_t device(size_t place) const { return indices_[place]; }
+    /** The first place of a device by its index; the refusal of one that is not the executor's names the field. */
+    uint32_t place_of(int32_t device, char const* field) const;
     uform_stream_t* stream(size_t place) const { return streams_[place]; }
     uform_stream_t* const* streams() const { return streams_.data(); }
     /** Another order of work on the device at a place, so that uploads overlap what runs; the same one in RAM. */

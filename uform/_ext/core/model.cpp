@@ -47,14 +47,16 @@ void model::build(uint32_t rows) {
         for (uint32_t device = 0; device != executor_->devices(); ++device)
             made->replicas.push_back(std::make_unique<replica>(*made->whole, made->layout, *executor_, device));
     });
-    for (auto const& one : made->replicas)
+    for (auto const& one : made->replicas) {
         made->staging.emplace_back(one->host_staging(), made->layout.staging_parts);
+        made->pooled.push_back(one->bags());
+    }
     // Rows bound the length of one item, which measuring sees to; a pass is otherwise one row, without any gaps.
     uform_run_t const& run = made->whole->run;
     pack_capacities_t const capacities{run.devices, 1, run.columns_capacity, run.segments_capacity, run.bags_capacity};
     made->planner = std::make_unique<batch>(*made->whole, executor_->pool(), capacities);
     load(*made);
-    pooled_.resize(size_t(run.bags_capacity) * run.hidden);
+    made->answers = std::make_unique<answer>(*executor_, run.hidden, run.bags_capacity);
     engine_ = std::move(made);
 }
 
@@ -77,12 +79,8 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
     std::lock_guard own(mutex_);
     std::lock_guard order(executor_->order());
     numbering_.number(items.bags, items.count);
-    size_t const bags = numbering_.count(), hidden = engine_->whole->run.hidden;
-    size_t row_bytes = 0;
-    check(uform_scalar_row_bytes(output.scalar, hidden, &row_bytes));
-    if (output.rows != bags || output.row_bytes < row_bytes)
-        fail(uform_status_invalid_argument_k, "output: ", bags, " rows of ", row_bytes,
-             " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
+    size_t const bags = numbering_.count();
+    engine_->answers->check(output, bags);
     if (bags == 0)
         return 0;
     if (!output.data)
@@ -93,7 +91,7 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
     for (size_t bag = 0; bag != bags;) {
         size_t const taken = choose_bags(bag);
         run_pass(items);
-        answer(output, bag);
+        engine_->answers->write(*engine_->planner, engine_->pooled, output, bag);
         bag += taken;
     }
     return truncated;
@@ -168,23 +166,6 @@ void model::run_pass(uform_items_t const& items) {
         one->embed();
         one->encode();
         one->pool();
-    }
-}
-
-void model::answer(uform_output_t const& output, size_t first_bag) {
-    size_t const hidden = engine_->whole->run.hidden;
-    std::span<uform_bag_t const> const bags = engine_->planner->bags();
-    for (uint32_t device = 0; device != engine_->replicas.size(); ++device) {
-        check(executor_->operations().memory_download(
-            executor_->stream(device), pooled_.data(), engine_->replicas[device]->bags(),
-            sizeof(float) * hidden * engine_->planner->devices()[device].bags));
-        check(executor_->operations().stream_synchronize(executor_->stream(device)));
-        for (size_t bag = 0; bag != bags.size(); ++bag) {
-            if (bags[bag].device != device)
-                continue;
-            uint8_t* const to = static_cast<uint8_t*>(output.data) + (first_bag + bag) * output.row_bytes;
-            check(uform_scalar_convert(pooled_.data() + bags[bag].place * hidden, 1, hidden, output.scalar, to));
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/answer.h"
 #include "core/batch.h"
 #include "core/checkpoint.h"
 #include "core/replica.h"
@@ -28,6 +29,8 @@ private:
         std::vector<std::unique_ptr<replica>> replicas;
         std::unique_ptr<batch> planner;
         std::vector<staging_view> staging;
+        std::unique_ptr<answer> answers;
+        std::vector<float const*> pooled; /* each device's bags */
     };
 
     void build(uint32_t rows);
@@ -37,7 +40,6 @@ private:
     void group_by_bag(uform_items_t const& items);
     size_t choose_bags(size_t first_bag);
     void run_pass(uform_items_t const& items);
-    void answer(uform_output_t const& output, size_t first_bag);
 
     std::shared_ptr<executor> executor_;
     std::mutex mutex_;
@@ -50,7 +52,6 @@ private:
     std::vector<uint32_t> offsets_, members_; /* items by bag */
     std::vector<uint64_t> bag_columns_;
     std::vector<uint32_t> chosen_, words_;
-    std::vector<float> pooled_;
 };
 
 } // namespace uform

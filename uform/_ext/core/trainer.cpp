@@ -49,6 +49,7 @@ void trainer::build(uform_trainer_options_t const& options, checkpoint const* re
     batch_ = std::make_unique<batch>(*whole_, executor_->pool(), capacities_of(*whole_));
     planning_ = std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), whole_->modalities);
     for (auto const& one : replicas_) {
+        pooled_.push_back(one->bags());
         gradients_.push_back(one->gradient());
         terms_.push_back(one->terms());
         bags_.push_back(one->bags());
@@ -73,7 +74,7 @@ trainer::slot trainer::make_slot(size_t place) {
         made.begun.emplace_back(operations, executor_->stream(device));
         made.done.emplace_back(operations, executor_->stream(device));
     }
-    made.pooled.resize(replicas_.size());
+    made.answered = std::make_unique<answer>(*executor_, whole_->run.hidden, whole_->run.bags_capacity);
     made.state = std::make_unique<staging_block>(operations, executor_->stream(0), sizeof(uform_update_state_t));
     return made;
 }
@@ -143,7 +144,7 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         begun = true;
         begin(place);
         run();
-        end(to);
+        end(to, step.output);
     } catch (...) {
         if (begun)
             abandon();
@@ -189,20 +190,10 @@ uint64_t trainer::edges_limit() const {
     return 0;
 }
 
-void trainer::check_output(uform_output_t const& output) const {
-    if (!output.data)
-        return;
-    size_t const bags = batch_->bags().size();
-    size_t row_bytes = 0;
-    check(uform_scalar_row_bytes(output.scalar, whole_->run.hidden, &row_bytes));
-    if (output.rows != bags || output.row_bytes < row_bytes)
-        fail(uform_status_invalid_argument_k, "output: ", bags, " rows of ", row_bytes,
-             " bytes are answered, room is for ", output.rows, " rows of ", output.row_bytes);
-}
-
 void trainer::plan(uform_step_t const& step, slot& to) {
     batch_->plan(step.items, {}, step.items.bags, step.temperature_groups);
-    check_output(step.output);
+    if (step.output.data)
+        to.answered->check(step.output, batch_->bags().size());
     batch_->fill(to.staging);
     for (size_t device = 0; device != views_.size(); ++device) {
         packed_device_t const& packed = batch_->devices()[device];
@@ -214,19 +205,9 @@ void trainer::plan(uform_step_t const& step, slot& to) {
     planning_->run({calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &step.relations});
     batch_->finish();
     to.truncated = batch_->truncated();
-    to.output = step.output;
-    if (step.output.data)
-        make_room(to);
-}
-
-/** For an answer: a slot keeps it from the first on that it takes part in. */
-void trainer::make_room(slot& to) {
-    to.bags.assign(batch_->bags().begin(), batch_->bags().end());
-    size_t const bytes = sizeof(float) * whole_->run.hidden * whole_->run.bags_capacity;
-    for (uint32_t device = 0; device != replicas_.size(); ++device)
-        if (!to.pooled[device])
-            to.pooled[device] =
-                std::make_unique<staging_block>(executor_->operations(), executor_->stream(device), bytes);
+    to.answers = step.output.data != nullptr;
+    if (to.answers)
+        to.answered->reserve(step.output);
 }
 
 void trainer::begin(size_t place) {
@@ -287,18 +268,14 @@ void trainer::update() {
 }
 
 /** What the host is told: the statistics, once, and the embeddings where they are asked for. */
-void trainer::end(slot& to) {
+void trainer::end(slot& to, uform_output_t const& output) {
     uform_operations_t const& operations = executor_->operations();
     check(operations.memory_download(executor_->stream(0), to.state->data(), replicas_[0]->state(),
                                      sizeof(uform_update_state_t)));
-    size_t const row_bytes = sizeof(float) * whole_->run.hidden;
-    for (uint32_t device = 0; device != replicas_.size(); ++device) {
-        uform_stream_t* const stream = executor_->stream(device);
-        if (to.output.data)
-            check(operations.memory_download(stream, to.pooled[device]->data(), replicas_[device]->bags(),
-                                             row_bytes * batch_->devices()[device].bags));
-        to.done[device].record(stream);
-    }
+    if (to.answers)
+        to.answered->begin(*batch_, pooled_, output, 0);
+    for (uint32_t device = 0; device != replicas_.size(); ++device)
+        to.done[device].record(executor_->stream(device));
 }
 
 /** After a failure in the midst of a step: nothing of it may still read the staging. */
@@ -320,7 +297,8 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
     device_seconds_ += from.begun[0].seconds_to(from.done[0]);
     if (state_.refused)
         refuse();
-    answer(from);
+    if (from.answers)
+        from.answered->finish();
 }
 
 void trainer::refuse() const {
@@ -331,23 +309,6 @@ void trainer::refuse() const {
                  ": the step was refused and changed no weight");
     fail(uform_status_not_finite_k, "the gradient's norm is ", state_.gradient_norm,
          " while every loss is finite: the step was refused and changed no weight");
-}
-
-void trainer::answer(slot const& from) {
-    uform_output_t const& output = from.output;
-    if (!output.data)
-        return;
-    size_t const hidden = whole_->run.hidden;
-    for (size_t bag = 0; bag != from.bags.size(); ++bag) {
-        uform_bag_t const& place = from.bags[bag];
-        uint8_t* const to = static_cast<uint8_t*>(output.data) + bag * output.row_bytes;
-        if (place.device == dropped_k) {
-            std::memset(to, 0, output.row_bytes);
-            continue;
-        }
-        auto const* pooled = reinterpret_cast<float const*>(from.pooled[place.device]->data());
-        check(uform_scalar_convert(pooled + place.place * hidden, 1, hidden, output.scalar, to));
-    }
 }
 
 uform_trainer_counters_t trainer::counters() {

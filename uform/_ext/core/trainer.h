@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "core/answer.h"
 #include "core/batch.h"
 #include "core/checkpoint.h"
 #include "core/planning.h"
@@ -45,11 +46,10 @@ private:
     struct slot {
         std::vector<staging_view> staging; /* by device */
         std::vector<uint8_t*> staging_bases;
-        std::unique_ptr<staging_block> state;               /* uform_update_state_t */
-        std::vector<device_event> begun, done;              /* by device */
-        std::vector<std::unique_ptr<staging_block>> pooled; /* by device, once an answer was asked for */
-        std::vector<uform_bag_t> bags;
-        uform_output_t output{};
+        std::unique_ptr<staging_block> state;  /* uform_update_state_t */
+        std::vector<device_event> begun, done; /* by device */
+        std::unique_ptr<answer> answered;
+        bool answers = false; /* this step's embeddings were asked for */
         uint64_t truncated = 0, dropped = 0;
     };
 
@@ -61,9 +61,7 @@ private:
 
     /* a step, in this order */
     void check_step(uform_step_t const& step) const;
-    void check_output(uform_output_t const& output) const;
     void plan(uform_step_t const& step, slot& to);
-    void make_room(slot& to);
     void begin(size_t place);
     void run();
     void forward();
@@ -71,12 +69,11 @@ private:
     void backward();
     void reduce();
     void update();
-    void end(slot& to);
+    void end(slot& to, uform_output_t const& output);
     void abandon() noexcept;
 
     /* once it is done */
     void settle(uint64_t number, step_outcome& outcome);
-    void answer(slot const& from);
     [[noreturn]] void refuse() const;
 
     uint64_t edges_limit() const;
@@ -101,6 +98,7 @@ private:
     std::vector<slot> slots_;
     std::shared_ptr<step_queue> queue_;
     std::vector<uform_device_view_t> views_;
+    std::vector<float const*> pooled_; /* each device's bags */
     std::vector<float*> gradients_, world_gradients_;
     std::vector<double*> terms_;
     std::vector<void const*> bags_;

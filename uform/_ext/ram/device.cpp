@@ -28,6 +28,10 @@ void stream_destroy(uform_stream_t* opaque) { delete reinterpret_cast<stream*>(o
 
 uform_status_t stream_synchronize(uform_stream_t*) { return uform_status_success_k; }
 
+uform_status_t device_synchronize(uform_stream_t*) { return uform_status_success_k; }
+
+void* stream_handle(uform_stream_t*) { return nullptr; }
+
 namespace {
 
 /** Bytes of the machine's memory, and of what is free of it. */
@@ -90,8 +94,15 @@ uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t byt
     });
 }
 
-uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes) {
-    return memory_upload(opaque, to, from, bytes);
+uform_status_t memory_copy(uform_stream_t*, void* to, void const* from, std::size_t bytes) {
+    if (bytes)
+        std::memcpy(to, from, bytes);
+    return uform_status_success_k;
+}
+
+uform_status_t memory_device(uform_stream_t*, void const*, std::int32_t* device) {
+    *device = -1;
+    return uform_status_success_k;
 }
 
 uform_status_t event_create(uform_stream_t*, uform_event_t** made) {

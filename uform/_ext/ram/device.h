@@ -16,6 +16,8 @@ std::int32_t backend_gpu_class(void const* opaque);
 uform_status_t stream_create(void* owner, std::uint32_t device, uform_stream_t** made);
 void stream_destroy(uform_stream_t* opaque);
 uform_status_t stream_synchronize(uform_stream_t* opaque);
+uform_status_t device_synchronize(uform_stream_t* opaque);
+void* stream_handle(uform_stream_t* opaque);
 
 /** Memory aligned to 64 bytes; a failure names the bytes asked for and free. */
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
@@ -26,6 +28,7 @@ uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* h
 uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
 uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
 uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes);
+uform_status_t memory_device(uform_stream_t* opaque, void const* memory, std::int32_t* device);
 
 /** Work is done when its call returns, so that there is never anything to wait for. */
 uform_status_t event_create(uform_stream_t* opaque, uform_event_t** made);

@@ -104,13 +104,19 @@ constexpr uform_operations_t make_operations() {
 
     table.update = guarded<update>::call;
 
+    table.device_synchronize = device_synchronize;
+    table.stream_handle = stream_handle;
+    table.memory_copy = memory_copy;
+    table.memory_device = memory_device;
+    table.rows_narrow = guarded<rows_narrow>::call;
+    table.rows_widen = guarded<rows_widen>::call;
+
     table.event_create = event_create;
     table.event_destroy = event_destroy;
     table.event_record = event_record;
     table.stream_wait = stream_wait;
     table.host_wait = host_wait;
     table.event_elapsed = event_elapsed;
-    table.memory_copy = memory_copy;
     table.backend_counters = backend_counters;
     return table;
 }

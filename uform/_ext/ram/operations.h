@@ -49,6 +49,10 @@ void pool_backward(stream const&, uform_pool_t const&);
 void rows_gather(stream const&, uform_rows_t const&);
 void rows_scatter(stream const&, uform_rows_t const&);
 
+// scalar.cpp
+void rows_narrow(stream const&, uform_narrow_t const&);
+void rows_widen(stream const&, uform_widen_t const&);
+
 // heads.cpp
 std::size_t bytes_head_workspace_bytes(std::uint32_t hidden, std::uint32_t rows);
 std::size_t patches_head_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t rows);

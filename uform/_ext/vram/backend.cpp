@@ -211,6 +211,12 @@ uform_status_t stream_synchronize(uform_stream_t* opaque) {
     });
 }
 
+uform_status_t device_synchronize(uform_stream_t* opaque) {
+    return on_stream(opaque, "device_synchronize", [](stream const& on) { check_cuda(cudaDeviceSynchronize(), on); });
+}
+
+void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; }
+
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return on_stream(opaque, "memory_allocate", [&](stream const& on) {
         ++on.counters->allocations;
@@ -273,7 +279,16 @@ uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t byt
 uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes) {
     return on_stream(opaque, "memory_copy", [&](stream const& on) {
         if (bytes)
-            check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, on.handle), on);
+            check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.handle), on);
+    });
+}
+
+uform_status_t memory_device(uform_stream_t* opaque, void const* memory, std::int32_t* device) {
+    return on_stream(opaque, "memory_device", [&](stream const& on) {
+        cudaPointerAttributes attributes{};
+        check_cuda(cudaPointerGetAttributes(&attributes, memory), on);
+        bool const own = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+        *device = own ? attributes.device : -1;
     });
 }
 

@@ -16,6 +16,8 @@ std::int32_t backend_gpu_class(void const* opaque);
 uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made);
 void stream_destroy(uform_stream_t* opaque);
 uform_status_t stream_synchronize(uform_stream_t* opaque);
+uform_status_t device_synchronize(uform_stream_t* opaque);
+void* stream_handle(uform_stream_t* opaque);
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
 void memory_release(uform_stream_t* opaque, void* memory);
 uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory);
@@ -24,6 +26,7 @@ uform_status_t memory_upload(uform_stream_t* opaque, void* device, void const* h
 uform_status_t memory_download(uform_stream_t* opaque, void* host, void const* device, std::size_t bytes);
 uform_status_t memory_zero(uform_stream_t* opaque, void* device, std::size_t bytes);
 uform_status_t memory_copy(uform_stream_t* opaque, void* to, void const* from, std::size_t bytes);
+uform_status_t memory_device(uform_stream_t* opaque, void const* memory, std::int32_t* device);
 uform_status_t event_create(uform_stream_t* opaque, uform_event_t** made);
 void event_destroy(uform_event_t* opaque);
 uform_status_t event_record(uform_stream_t* opaque, uform_event_t* event);
@@ -84,6 +87,10 @@ uform_status_t pool_backward(uform_stream_t*, uform_pool_t const*);
 // rows.cu
 uform_status_t rows_gather(uform_stream_t*, uform_rows_t const*);
 uform_status_t rows_scatter(uform_stream_t*, uform_rows_t const*);
+
+// scalar.cu
+uform_status_t rows_narrow(uform_stream_t*, uform_narrow_t const*);
+uform_status_t rows_widen(uform_stream_t*, uform_widen_t const*);
 
 // heads.cu, heads_classes.cu
 std::size_t bytes_head_workspace_bytes(std::uint32_t hidden, std::uint32_t rows);

@@ -382,6 +382,33 @@ typedef struct uform_update_t {
     size_t workspace_bytes;
 } uform_update_t;
 
+/**
+ *  Rows of float32 as rows of another element type, as `uform_scalar_convert` rounds: row places[i] of `to` becomes row
+ * i of `from`. Both are device-side, on one device or on two of the process.
+ */
+typedef struct uform_narrow_t {
+    uint32_t width;
+    uint32_t count;
+    int32_t scalar;         /* uform_scalar_t */
+    uform_stream_t* source; /* where `from` lies: what was put on it before is awaited; null: the operation's own */
+    float const* from;      /* [count, width] */
+    uint32_t const* places; /* host: [count] distinct, or null: one after another */
+    void* to;
+    size_t to_bytes; /* from one row of `to` to the next */
+} uform_narrow_t;
+
+/** A matrix of float32 or bfloat16 with strides as float32 rows end to end, looked through for what is not finite. */
+typedef struct uform_widen_t {
+    uint32_t rows;
+    uint32_t width;
+    int32_t scalar;     /* uform_scalar_t: float32 or bfloat16 */
+    int64_t row_stride; /* in values */
+    int64_t column_stride;
+    void const* from;
+    float* to;            /* [rows, width], or null: it is only looked through */
+    uint64_t* not_finite; /* row * width + column of the first such value, UINT64_MAX where there is none */
+} uform_widen_t;
+
 typedef enum uform_parameter_kind_t {
     uform_parameter_kind_matrix_k = 0,    /* decayed, multiplied by the backend's GEMM */
     uform_parameter_kind_embedding_k = 1, /* decayed, read by row */
@@ -504,6 +531,16 @@ typedef struct uform_operations_t {
     /* the update */
     uform_status_t (*update)(uform_stream_t*, uform_update_t const*);
 
+    /* memory that others hand over and take */
+    uform_status_t (*device_synchronize)(uform_stream_t*); /* waits for all work on the device, whoever put it there */
+    void* (*stream_handle)(uform_stream_t*); /* the stream as the device's own API knows it; null in RAM */
+    /** Between the host and any device of the process: addresses tell which. */
+    uform_status_t (*memory_copy)(uform_stream_t*, void* to, void const* from, size_t bytes);
+    /** The index of the GPU that memory lies on; -1: the host's. */
+    uform_status_t (*memory_device)(uform_stream_t*, void const* memory, int32_t* device);
+    uform_status_t (*rows_narrow)(uform_stream_t*, uform_narrow_t const*);
+    uform_status_t (*rows_widen)(uform_stream_t*, uform_widen_t const*);
+
     /* order among streams, and between them and the host: an event that was never recorded has passed */
     uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event);
     void (*event_destroy)(uform_event_t* event);
@@ -513,8 +550,6 @@ typedef struct uform_operations_t {
     uform_status_t (*host_wait)(uform_event_t* event);
     /** Seconds between two events that have passed. */
     uform_status_t (*event_elapsed)(uform_event_t* from, uform_event_t* to, double* seconds);
-    /** Within one device's memory. */
-    uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, void const* from, size_t bytes);
     void (*backend_counters)(void const* backend, uform_backend_counters_t* counters);
 
     /* captured work: null where a backend has none */

@@ -285,9 +285,9 @@ typedef struct uform_choice_texts_t {
     uint64_t const* target_offsets; /* items + 1 */
 } uform_choice_texts_t;
 
-/** Where the pooled embeddings go: `rows` rows of `row_bytes` bytes in host memory. */
+/** Where the pooled embeddings go: `rows` rows of `row_bytes` bytes. */
 typedef struct uform_output_t {
-    void* data; /* null: nothing is answered */
+    void* data; /* in memory of the host or of one of the executor's GPUs; null: nothing is answered */
     size_t rows;
     size_t row_bytes;
     int32_t scalar; /* uform_scalar_t */
@@ -378,6 +378,9 @@ UFORM_API int32_t uform_executor_gpu_class(uform_executor_t const* executor);
 /** The index of the executor's device at `place`, or -1. */
 UFORM_API int32_t uform_executor_device(uform_executor_t const* executor, int32_t place);
 
+/** The stream of the executor's device at `place`, as the device's own API knows it (a `cudaStream_t`); null in RAM. */
+UFORM_API void* uform_executor_stream(uform_executor_t const* executor, int32_t place);
+
 /** The name of the GEMM that a RAM executor uses: "openblas" or "plain". Static. */
 UFORM_API char const* uform_executor_gemm(uform_executor_t const* executor);
 
@@ -385,14 +388,25 @@ UFORM_API char const* uform_executor_gemm(uform_executor_t const* executor);
 
 typedef struct uform_arena_t uform_arena_t;
 
-/** An arena in RAM; it grows where `capacity` is 0. */
+/** An arena in RAM; it grows where `capacity` is 0, and otherwise takes all its bytes at once. */
 UFORM_API uform_status_t uform_arena_init_ram(size_t capacity, uform_arena_t** arena);
+/** The same in the memory of the GPU of that index. */
 UFORM_API uform_status_t uform_arena_init_vram(int32_t device, size_t capacity, uform_arena_t** arena);
+/** The same in the memory of one of an executor's devices, which it keeps alive. */
+UFORM_API uform_status_t uform_arena_init_on(uform_executor_t* executor, int32_t device, size_t capacity,
+                                             uform_arena_t** arena);
 UFORM_API void uform_arena_free(uform_arena_t* arena);
-/** Bytes that stay where they are until the arena is reset or freed, aligned to 64. Safe from several threads. */
+/**
+ *  Bytes that stay where they are until they are given back, or the arena is reset or freed; aligned to 64, and on a
+ * GPU to 256. Safe from several threads.
+ */
 UFORM_API uform_status_t uform_arena_allocate(uform_arena_t* arena, size_t bytes, void** memory);
-/** Frees all at once; refuses while a step that writes into it is in flight. */
+/** Makes room again of what one allocation took. */
+UFORM_API uform_status_t uform_arena_give_back(uform_arena_t* arena, void const* memory);
+/** Frees all at once, when the device is done with it; refuses while a step that writes into it is in flight. */
 UFORM_API uform_status_t uform_arena_reset(uform_arena_t* arena);
+/** Copies between the arena's memory and that of the host or its device, after all that the device was given to do. */
+UFORM_API uform_status_t uform_arena_copy(uform_arena_t* arena, void* to, void const* from, size_t bytes);
 /** Counts a step in flight (+1) or its end (-1). */
 UFORM_API uform_status_t uform_arena_pin(uform_arena_t* arena, int32_t change);
 UFORM_API size_t uform_arena_used(uform_arena_t const* arena);
@@ -468,9 +482,13 @@ UFORM_API uform_status_t uform_model_describe(uform_model_t* model, char** json)
 
 /* ---------------------------------------------------------------------------------------------------- losses */
 
-/** The contrastive objective over given vectors; one item is one bag. */
+/**
+ *  The contrastive objective over given vectors; one item is one bag. They lie in host memory, or in that of one of the
+ * executor's GPUs, which is then where the work is done; `gradient` and the arrays after it lie there, too. Memory of
+ * a GPU is read on its stream, `uform_executor_stream`, and all is done when the call returns.
+ */
 typedef struct uform_contrastive_loss_t {
-    float const* embeddings; /* [count, width] */
+    void const* embeddings; /* [count, width] */
     size_t count;
     size_t width;
     uform_relations_t relations;
@@ -480,19 +498,37 @@ typedef struct uform_contrastive_loss_t {
     uint32_t const* temperature_groups; /* or null */
     /* answers */
     double* loss;
-    float* gradient;                         /* [count, width] */
+    void* gradient;                          /* [count, width], of the embeddings' type, end to end */
     float* log_inverse_temperature_gradient; /* [groups] */
     float* bias_gradient;                    /* [groups] */
     float* row_losses;                       /* [count], the first *rows_count are written */
-    uint32_t* rows;                          /* [count], the items that counted, ascending */
+    uint32_t* rows;                          /* [count], the items that counted, ascending; on the host */
     size_t* rows_count;
+    /* how the embeddings lie */
+    int32_t scalar;     /* uform_scalar_t: float32, or in a GPU's memory bfloat16 */
+    int32_t strided;    /* 0: end to end, and the strides are not read */
+    int64_t row_stride; /* in values */
+    int64_t column_stride;
 } uform_contrastive_loss_t;
 
 UFORM_API uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrastive_loss_t const* problem);
 
-/** Mean cross-entropy over `count` rows of 256 logits, and its gradient. */
-UFORM_API uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, float const* logits,
-                                                 uint8_t const* targets, size_t count, double* loss, float* gradient);
+/** Mean cross-entropy over `count` rows of 256 logits, and its gradient. Where they lie is as above. */
+typedef struct uform_masked_bytes_loss_t {
+    void const* logits;     /* [count, 256] */
+    uint8_t const* targets; /* [count] */
+    size_t count;
+    /* answers */
+    double* loss;
+    void* gradient; /* [count, 256], of the logits' type, end to end; or null */
+    /* how the logits lie */
+    int32_t scalar;
+    int32_t strided;
+    int64_t row_stride;
+    int64_t column_stride;
+} uform_masked_bytes_loss_t;
+
+UFORM_API uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, uform_masked_bytes_loss_t const* problem);
 
 #ifdef __cplusplus
 }
