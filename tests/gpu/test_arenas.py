@@ -161,7 +161,7 @@ def test_the_row_of_a_dropped_bag_is_zero(gpu: uform.Executor, scalar: Scalar) -
     trainer = make(gpu, batch=uform.BatchShape(max_rows_per_device=2, max_columns_per_row=64))
     arena = uform.Arena.for_vram(capacity=16384)
     stats = uform.TrainerStepStats()
-    step(trainer, arena, Scalar.INT8)  # so that its memory is not zero by chance
+    step(trainer, arena, Scalar.INT8, stats=stats)  # so that its memory is not zero by chance
     arena.reset()
     found = step(trainer, arena, scalar, stats=stats).numpy()
     assert stats.dropped > 0

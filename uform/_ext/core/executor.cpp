@@ -72,6 +72,13 @@ std::shared_ptr<executor> executor::shared(executor* made) {
             }};
 }
 
+std::shared_ptr<executor> executor::on(uform_executor_kind_t kind, uform_operations_t const& operations,
+                                       std::vector<int32_t> devices, unsigned threads, char const* blas_path) {
+    std::shared_ptr<executor> made = shared(new executor(kind, operations, std::move(devices), threads));
+    made->open(blas_path);
+    return made;
+}
+
 std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, char const* blas_path) {
     if (devices < 1 || devices > most_devices_k)
         fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " virtual devices, not ",
@@ -80,10 +87,8 @@ std::shared_ptr<executor> executor::for_ram(int32_t devices, int32_t threads, ch
         fail(uform_status_invalid_argument_k, "threads: between 0 and ", most_threads_k, ", not ", threads);
     std::vector<int32_t> indices(static_cast<size_t>(devices));
     std::iota(indices.begin(), indices.end(), 0);
-    std::shared_ptr<executor> made = shared(
-        new executor(uform_executor_kind_ram_k, ram_operations(), std::move(indices), static_cast<unsigned>(threads)));
-    made->open(blas_path);
-    return made;
+    return on(uform_executor_kind_ram_k, ram_operations(), std::move(indices), static_cast<unsigned>(threads),
+              blas_path);
 }
 
 std::shared_ptr<executor> executor::for_vram([[maybe_unused]] int32_t const* devices,
@@ -93,10 +98,7 @@ std::shared_ptr<executor> executor::for_vram([[maybe_unused]] int32_t const* dev
     std::vector<int32_t> const asked = devices ? std::vector<int32_t>(devices, devices + devices_count) : visible;
     if (asked.empty() || asked.size() > most_devices_k)
         fail(uform_status_invalid_argument_k, "devices: between 1 and ", most_devices_k, " GPUs, not ", asked.size());
-    std::shared_ptr<executor> made =
-        shared(new executor(uform_executor_kind_vram_k, vram_operations(), asked, threads));
-    made->open(nullptr);
-    return made;
+    return on(uform_executor_kind_vram_k, vram_operations(), asked, threads, nullptr);
 #else
     fail(uform_status_device_k,
          "this build of uform has no VRAM backend: build it where nvcc is found, or use Executor.for_ram");

@@ -15,6 +15,9 @@ public:
     static std::shared_ptr<executor> for_ram(int32_t devices, int32_t threads, char const* blas_path);
     /** @param threads Of the host; 0 takes the size of the affinity mask. */
     static std::shared_ptr<executor> for_vram(int32_t const* devices, size_t devices_count, unsigned threads = 0);
+    /** The same on any table of operations. */
+    static std::shared_ptr<executor> on(uform_executor_kind_t kind, uform_operations_t const& operations,
+                                        std::vector<int32_t> devices, unsigned threads, char const* blas_path);
     ~executor();
     executor(executor const&) = delete;
     executor& operator=(executor const&) = delete;
