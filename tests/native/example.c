@@ -1,5 +1,6 @@
 /*
- *  A whole run in C99 through uform.h alone: four pictures and their names, a few steps, a checkpoint, an embedding.
+ *  A whole run in C99 through uform.h alone: four pictures and their names, a few steps, a checkpoint, a step of the
+ * run that goes on from it, an embedding.
  *
  *      example PATH        # where the checkpoint goes
  */
@@ -61,6 +62,25 @@ static void fill(struct data* data) {
     }
 }
 
+static uform_status_t take_steps(struct run* run, struct data const* data, int count,
+                                 uform_trainer_step_stats_t* stats) {
+    uform_step_t step = {{0}, NULL, NULL, NULL, {{0}, {0}, {0}}, {0}};
+    step.items.count = items;
+    step.items.modalities = data->modalities;
+    step.items.contents = data->contents;
+    step.relations.attract.offsets = data->offsets;
+    step.relations.attract.offsets_count = items + 1;
+    step.relations.attract.ids = data->ids;
+    step.relations.attract.ids_count = items;
+    uform_status_t status = uform_status_success_k;
+    for (int taken = 0; status == uform_status_success_k && taken != count; ++taken) {
+        status = uform_trainer_step(run->trainer, &step, stats);
+        if (status == uform_status_success_k)
+            printf("step %d: loss %.9g\n", (int)stats->step, stats->loss);
+    }
+    return status;
+}
+
 static uform_status_t train(struct run* run, struct data const* data, char const* path) {
     uform_trainer_options_t options = {0};
     options.depth = 1;
@@ -72,22 +92,33 @@ static uform_status_t train(struct run* run, struct data const* data, char const
     options.batch.image.channels = 1;
     options.schedule.learning_rate = 3e-3;
     options.schedule.steps = steps;
-    uform_status_t status = uform_trainer_init_ram(run->executor, &options, &run->trainer);
-
-    uform_step_t step = {{0}, NULL, NULL, NULL, {{0}, {0}, {0}}, {0}};
-    step.items.count = items;
-    step.items.modalities = data->modalities;
-    step.items.contents = data->contents;
-    step.relations.attract.offsets = data->offsets;
-    step.relations.attract.offsets_count = items + 1;
-    step.relations.attract.ids = data->ids;
-    step.relations.attract.ids_count = items;
     uform_trainer_step_stats_t stats;
-    for (int taken = 0; status == uform_status_success_k && taken != steps; ++taken) {
-        status = uform_trainer_step(run->trainer, &step, &stats);
-        if (status == uform_status_success_k)
-            printf("step %d: loss %.4f\n", (int)stats.step, stats.loss);
-    }
+    char* plan = NULL;
+    uform_status_t status = uform_trainer_plan_ram(run->executor, &options, &plan);
+    if (status == uform_status_success_k)
+        printf("%s\n", plan);
+    uform_string_free(plan);
+    if (status == uform_status_success_k)
+        status = uform_trainer_init_ram(run->executor, &options, &run->trainer);
+    if (status == uform_status_success_k)
+        status = take_steps(run, data, steps - 1, &stats);
+    if (status == uform_status_success_k)
+        status = uform_trainer_save(run->trainer, path, NULL, NULL, 0);
+    if (status == uform_status_success_k)
+        status = take_steps(run, data, 1, &stats);
+    return status;
+}
+
+/* The last step once more, by the run that the checkpoint holds. */
+static uform_status_t go_on(struct run* run, struct data const* data, char const* path) {
+    uform_trainer_options_t options = {0};
+    options.resume = path;
+    uform_trainer_step_stats_t stats;
+    uform_trainer_free(run->trainer);
+    run->trainer = NULL;
+    uform_status_t status = uform_trainer_init_ram(run->executor, &options, &run->trainer);
+    if (status == uform_status_success_k)
+        status = take_steps(run, data, 1, &stats);
     if (status == uform_status_success_k)
         status = uform_trainer_save(run->trainer, path, NULL, NULL, 0);
     return status;
@@ -123,6 +154,8 @@ int main(int count, char** arguments) {
     uform_status_t status = uform_executor_init_ram(1, 0, NULL, &run.executor);
     if (status == uform_status_success_k)
         status = train(&run, &data, arguments[1]);
+    if (status == uform_status_success_k)
+        status = go_on(&run, &data, arguments[1]);
     if (status == uform_status_success_k)
         status = embed(&run, &data, arguments[1]);
     if (status != uform_status_success_k)

@@ -264,6 +264,10 @@ cdef extern from "uform/uform.h" nogil:
                                           uform_trainer_t** trainer)
     uform_status_t uform_trainer_init_vram(uform_executor_t* executor, const uform_trainer_options_t* options,
                                            uform_trainer_t** trainer)
+    uform_status_t uform_trainer_plan_ram(uform_executor_t* executor, const uform_trainer_options_t* options,
+                                          char** json)
+    uform_status_t uform_trainer_plan_vram(uform_executor_t* executor, const uform_trainer_options_t* options,
+                                           char** json)
     void uform_trainer_free(uform_trainer_t* trainer)
     uform_status_t uform_trainer_step(uform_trainer_t* trainer, const uform_step_t* step,
                                       uform_trainer_step_stats_t* stats)

@@ -72,6 +72,52 @@ class Trainer(Receiver):
         optimizer: Optimizer | None = None,
         plugins: Mapping[str, Buffer | None] | None = None,
     ) -> Trainer: ...
+    @classmethod
+    def plan_vram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = ...,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> dict[str, Any]: ...
+    @classmethod
+    def plan_ram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = ...,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> dict[str, Any]: ...
     def on(self, executor: Executor, /) -> On[Trainer]: ...
     def deferred(self, executor: Executor, /) -> DeferredOn[Trainer]: ...
     def step(

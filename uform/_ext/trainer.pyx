@@ -18,6 +18,8 @@ from uform._ext.c_api cimport (
     uform_trainer_free,
     uform_trainer_init_ram,
     uform_trainer_init_vram,
+    uform_trainer_plan_ram,
+    uform_trainer_plan_vram,
     uform_trainer_read,
     uform_trainer_save,
     uform_trainer_step,
@@ -153,6 +155,97 @@ cdef class Trainer(Receiver):
     ) -> Trainer:
         """Builds one replica per virtual device and starts or resumes the run: `init_vram` on a RAM executor."""
         return _make(uform_executor_kind_ram_k, executor, mesh, dict(
+            resume=resume, depth=depth, hidden=hidden, batch=batch, objective=objective, masking=masking,
+            contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
+            progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
+
+    @classmethod
+    def plan_vram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = Objective.MASKED,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> dict[str, Any]:
+        """The bytes that `init_vram` would take of the same arguments, before anything is allocated.
+
+        It reads no item and calls no `progress`. What the CUDA context, its modules and NCCL keep comes on top.
+
+        Args:
+            executor: GPUs.
+            mesh: as of `init_vram`, and so is each that follows.
+            resume: a checkpoint, whose configuration alone is read.
+            depth: blocks of the encoder.
+            hidden: columns of its states.
+            batch: what one device's step carries at most.
+            objective: which losses a step relaxes.
+            masking: of the masked objective.
+            contrastive: of the contrastive objective.
+            late_interaction: None leaves late interaction out.
+            choices: None leaves choices out, unless the batch has room for them.
+            schedule: of the learning rate.
+            seed: of every random number.
+            progress: not called.
+            progress_steps: not read.
+            optimizer: of the update.
+            plugins: registered plugins by name, each with its configuration structure, or None.
+
+        Returns:
+            `devices`; `parameter_count`; `planned_bytes_per_device`, which maps purposes and "total" to bytes as
+            `describe()` does; and `planned_host_bytes`, likewise the host's memory that all devices' transfers pass
+            through.
+
+        Raises:
+            ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM.
+            DeviceError: the executor is on RAM, in a build without the VRAM backend, whose memory nothing plans there.
+            OSError: the checkpoint cannot be read, is damaged, or is none.
+            MemoryError: the sizes pass the address space.
+        """
+        return _plan(uform_executor_kind_vram_k, executor, mesh, dict(
+            resume=resume, depth=depth, hidden=hidden, batch=batch, objective=objective, masking=masking,
+            contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
+            progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
+
+    @classmethod
+    def plan_ram(
+        cls,
+        executor: Executor,
+        /,
+        *,
+        mesh: Mesh | None = None,
+        resume: _PathLike | None = None,
+        depth: int = 0,
+        hidden: int = 0,
+        batch: BatchShape | None = None,
+        objective: Objective = Objective.MASKED,
+        masking: Masking | None = None,
+        contrastive: Contrastive | None = None,
+        late_interaction: LateInteraction | None = None,
+        choices: Choices | None = None,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: _Progress | None = None,
+        progress_steps: int = 0,
+        optimizer: Optimizer | None = None,
+        plugins: Mapping[str, Buffer | None] | None = None,
+    ) -> dict[str, Any]:
+        """The bytes that `init_ram` would take of the same arguments: `plan_vram` on a RAM executor."""
+        return _plan(uform_executor_kind_ram_k, executor, mesh, dict(
             resume=resume, depth=depth, hidden=hidden, batch=batch, objective=objective, masking=masking,
             contrastive=contrastive, late_interaction=late_interaction, choices=choices, schedule=schedule, seed=seed,
             progress=progress, progress_steps=progress_steps, optimizer=optimizer, plugins=plugins))
@@ -358,13 +451,35 @@ cdef class Trainer(Receiver):
         return self.executor.leave()
 
 
-cdef Trainer _make(int kind, object executor, object mesh, dict given):
+cdef int _check_place(object executor, object mesh) except -1:
     if not isinstance(executor, Executor):
         raise TypeError(f"executor is of type {type(executor).__name__}: expected an Executor")
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"mesh is of type {type(mesh).__name__}: expected a Mesh, or None")
     if mesh is not None and mesh.executor is not executor:
         raise ValueError("mesh was bootstrapped on another executor than the trainer's")
+    return 0
+
+
+cdef dict _plan(int kind, object executor, object mesh, dict given):
+    _check_place(executor, mesh)
+    cdef TrainerOptions options = as_trainer_options(given)
+    cdef Executor devices = executor
+    cdef char* text = NULL
+    devices.open()
+    try:
+        with nogil:
+            if kind == uform_executor_kind_ram_k:
+                check(uform_trainer_plan_ram(devices.handle, &options.c, &text))
+            else:
+                check(uform_trainer_plan_vram(devices.handle, &options.c, &text))
+        return json.loads(text)
+    finally:
+        uform_string_free(text)
+
+
+cdef Trainer _make(int kind, object executor, object mesh, dict given):
+    _check_place(executor, mesh)
     cdef Trainer made = Trainer.__new__(Trainer)
     cdef TrainerOptions options = as_trainer_options(given)
     cdef Executor devices = executor

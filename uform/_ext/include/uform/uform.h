@@ -420,6 +420,16 @@ UFORM_API uform_status_t uform_trainer_init_ram(uform_executor_t* executor, ufor
                                                 uform_trainer_t** trainer);
 UFORM_API uform_status_t uform_trainer_init_vram(uform_executor_t* executor, uform_trainer_options_t const* options,
                                                  uform_trainer_t** trainer);
+/**
+ *  What a run with these options would take, as JSON to free with `uform_string_free`; nothing of it is allocated, and
+ * no progress is told. "planned_bytes_per_device" is what `uform_trainer_describe` tells of the run, by purpose;
+ * "planned_host_bytes" is the staging that a device's transfers pass through, of all devices. What the GPU's driver and
+ * NCCL keep for themselves comes on top.
+ */
+UFORM_API uform_status_t uform_trainer_plan_ram(uform_executor_t* executor, uform_trainer_options_t const* options,
+                                                char** json);
+UFORM_API uform_status_t uform_trainer_plan_vram(uform_executor_t* executor, uform_trainer_options_t const* options,
+                                                 char** json);
 /** The trainer keeps its executor alive, and waits here for the steps that are under way. */
 UFORM_API void uform_trainer_free(uform_trainer_t* trainer);
 /** One optimizer step; `stats` may be null. Calls from several threads are served one after another. */
