@@ -21,6 +21,11 @@ class Worker:
         self._beginning = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_NAME)
         self._finishing = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_NAME}-finish")
         self._begun = threading.BoundedSemaphore(_MOST_BEGUN)
+        # Handlers of signals run on the main thread alone. An exception of theirs in the midst of a pool's start of its
+        # thread would leave that thread to nobody, and the interpreter waiting for it at its end.
+        starter = threading.Thread(target=_start, args=(self._beginning,), name=_NAME)
+        starter.start()
+        starter.join()
 
     def __del__(self):
         # Whoever lets go of the worker finds its threads gone, unless it is one of them.
@@ -34,6 +39,13 @@ class Worker:
         future = Future()
         self._beginning.submit(_begin, [call], future, self._finishing, self._begun)
         return future
+
+
+def _start(pool) -> None:
+    try:
+        pool.submit(int)
+    except RuntimeError:
+        pass  # whoever wanted it was interrupted, and has let go of it
 
 
 # The threads are given what they need, but not the worker, whose end is what ends them. What they are given they let go
