@@ -62,7 +62,7 @@ def contrastive(executor: uform.Executor, pairs: int) -> dict[str, Any]:
     edges = (np.arange(bags + 1, dtype=np.uint64), ((np.arange(bags) + pairs) % bags).astype(np.uint32))
     form = uform.Contrastive(ambient_scope=uform.AmbientScope.CROSS_MODAL, inverse_temperature=20.0)
 
-    def run() -> uform.losses.PairLoss:
+    def run() -> Any:
         relations = uform.Relations(attract=edges)
         return uform.losses.contrastive(executor, vectors, relations=relations, contrastive=form, modalities=modalities)
 

@@ -1,6 +1,7 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The threads that calls deferred to an executor run on."""
 
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -15,12 +16,13 @@ class Worker:
     second thread while those behind it begin. Results come in order all the same.
     """
 
-    __slots__ = ("_beginning", "_begun", "_finishing")
+    __slots__ = ("_beginning", "_begun", "_finishing", "_process")
 
     def __init__(self) -> None:
         self._beginning = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_NAME)
         self._finishing = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_NAME}-finish")
         self._begun = threading.BoundedSemaphore(_MOST_BEGUN)
+        self._process = os.getpid()
         # Handlers of signals run on the main thread alone. An exception of theirs in the midst of a pool's start of its
         # thread would leave that thread to nobody, and the interpreter waiting for it at its end.
         starter = threading.Thread(target=_start, args=(self._beginning,), name=_NAME)
@@ -36,9 +38,23 @@ class Worker:
 
     def submit(self, call: Callable[[], Any], /) -> Future[Any]:
         """Answers a future of what the call answers; it can be cancelled until the call's turn comes."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "the executor's threads stayed in the process that this one was forked from: make an executor here"
+            )
         future = Future()
         self._beginning.submit(_begin, [call], future, self._finishing, self._begun)
         return future
+
+
+    def settle(self) -> None:
+        """Waits for all that was submitted before, except on the worker's own threads: a callback there may go on."""
+        if os.getpid() != self._process or threading.current_thread().name.startswith(_NAME):
+            return
+        try:
+            self.submit(int).result()
+        except RuntimeError:
+            pass  # the interpreter ends, and what has begun is finished there
 
 
 def _start(pool) -> None:
