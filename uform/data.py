@@ -44,7 +44,7 @@ def order(
         host_domain_count: hosts in the run.
 
     Raises:
-        ValueError: a value is out of range; the message names it.
+        TypeError, ValueError: a value is no int, or out of range; the message names it.
     """
     items = _within("count", count, 0, _WORDS)
     keys = (_within("seed", seed, 0, _WORDS), _within("epoch", epoch, 0, _WORDS))
@@ -110,6 +110,8 @@ def _hosts(index: SupportsIndex, count: SupportsIndex) -> tuple[int, int]:
 
 
 def _within(name: str, value: SupportsIndex, low: int, end: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}: expected an int")
     number = operator.index(value)
     if not low <= number < end:
         raise ValueError(f"{name} is {number}: expected at least {low} and less than {end}")

@@ -18,7 +18,7 @@ from uform._ext.c_api cimport (
     uform_executor_t,
     uform_executor_threads,
 )
-from uform._ext.fields cimport as_int32
+from uform._ext.fields cimport as_int32, as_sequence
 from uform._ext.status cimport check
 
 import importlib.util
@@ -172,6 +172,5 @@ cdef class Executor:
 
 
 cdef tuple _indices(object devices):
-    if isinstance(devices, (int, str, bytes)):
-        raise TypeError(f"devices is {devices!r}: expected a sequence of int")
-    return tuple([as_int32(index, f"devices[{place}]") for place, index in enumerate(devices)])
+    given = as_sequence(devices, "devices", "a sequence of int")
+    return tuple([as_int32(index, f"devices[{place}]") for place, index in enumerate(given)])
