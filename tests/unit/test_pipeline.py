@@ -275,27 +275,6 @@ def test_an_interpreter_that_ends_runs_what_was_deferred(tmp_path: Path) -> None
     assert resume(path).describe()["step"] == 20
 
 
-def test_a_blocking_call_comes_after_those_deferred_before(tmp_path: Path) -> None:
-    trainer = make()
-    steps = [defer(trainer, call_of(number)) for number in range(6)]
-    assert call_of(6).step(trainer).stats.step == 7
-    steps += [defer(trainer, call_of(number)) for number in range(7, 10)]
-    trainer.save(tmp_path / "saved")
-    assert resume(tmp_path / "saved").describe()["step"] == 10
-    steps.append(defer(trainer, call_of(10)))
-    trainer.close()
-    assert [outcome(step) for step in steps] == ["applied"] * 10
-
-
-def test_a_callback_on_the_workers_thread_may_block(trainer: uform.Trainer) -> None:
-    seen: list[int] = []
-    first = defer(trainer, call_of(0))
-    first.add_done_callback(lambda _: seen.append(call_of(1).step(trainer).stats.step))
-    first.result(60)
-    call_of(2).step(trainer)
-    assert seen == [2]
-
-
 def test_a_forked_child_can_not_defer_to_its_parents_threads() -> None:
     printed = run_python(
         """

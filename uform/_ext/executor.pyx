@@ -149,10 +149,7 @@ cdef class Executor:
         return self.worker.submit(call)
 
     cdef int enter(self) except -1:
-        """Begins a call on the devices, after those of other threads and those deferred before; one from within a call
-        is refused."""
-        if self.worker is not None and not self.order._is_owned():
-            self.worker.settle()
+        """Begins a call on the devices, after those of other threads; one from within a call is refused."""
         self.order.acquire()
         if self.busy:
             self.order.release()

@@ -46,15 +46,6 @@ class Worker:
         self._beginning.submit(_begin, [call], future, self._finishing, self._begun)
         return future
 
-    def settle(self) -> None:
-        """Waits for all that was submitted before, except on the worker's own threads: a callback there may go on."""
-        if os.getpid() != self._process or threading.current_thread().name.startswith(_NAME):
-            return
-        try:
-            self.submit(int).result()
-        except RuntimeError:
-            pass  # the interpreter ends, and what has begun is finished there
-
 
 def _start(pool) -> None:
     try:
