@@ -136,6 +136,38 @@ void test_a_step_answers_anywhere() {
         }
 }
 
+/** Steps on their way at the same time, each with rows of its own here or there: none reads what a later one pooled. */
+void test_steps_submitted_ahead(trainer_ptr const& ahead, arena_ptr const& arena) {
+    constexpr size_t steps = 5, row_bytes = hidden_k * sizeof(float);
+    call_t const call = bags_call();
+    trainer_ptr const alone = make_trainer(make_executor(2), tiny_options(uform_objective_contrastive_k));
+    std::vector<std::vector<uint8_t>> expected, here;
+    std::vector<void*> there;
+    std::vector<uform_pending_t*> pending;
+    for (size_t place = 0; place != steps; ++place) {
+        expected.emplace_back(bags_k * row_bytes);
+        here.emplace_back(bags_k * row_bytes);
+        there.push_back(place % 2 ? here.back().data() : allocate(arena, bags_k * row_bytes));
+        uform_step_t step = call.step();
+        step.output = {expected.back().data(), bags_k, row_bytes, uform_scalar_float32_k};
+        require(uform_trainer_step(alone.get(), &step, nullptr), "step");
+        step.output.data = there.back();
+        require(uform_trainer_submit(ahead.get(), &step, &pending.emplace_back()), "submit");
+    }
+    for (size_t place = 0; place != steps; ++place) {
+        require(uform_pending_wait(pending[place], nullptr), "wait");
+        uform_pending_free(pending[place]);
+        CHECK((place % 2 ? here[place] : get<uint8_t>(arena, there[place], bags_k * row_bytes)) == expected[place]);
+    }
+    CHECK(expected.front() != expected.back());
+}
+
+void test_steps_submitted_ahead() {
+    executor_ptr const far = make_far_executor({3, 1}), ram = make_executor(2);
+    test_steps_submitted_ahead(make_far_trainer(far), make_arena(far, 1));
+    test_steps_submitted_ahead(make_trainer(ram, tiny_options(uform_objective_contrastive_k)), make_arena(ram, 0));
+}
+
 void test_embeddings_go_anywhere() {
     temporary_folder const folder;
     std::string const path = folder.file("run.safetensors");
@@ -436,6 +468,7 @@ void test_masked_bytes_where_the_logits_lie() {
 int main() {
     test_arenas();
     test_a_step_answers_anywhere();
+    test_steps_submitted_ahead();
     test_embeddings_go_anywhere();
     test_memory_of_others_is_refused();
     test_losses_where_the_vectors_lie();
