@@ -59,7 +59,7 @@ def test_executors_are_refused_by_field() -> None:
         uform.Executor.for_ram(devices=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="devices is empty"):
         uform.Executor.for_vram([])
-    with pytest.raises(TypeError, match="devices is 0: expected a sequence of int"):
+    with pytest.raises(TypeError, match="devices is of type int: expected a sequence of int"):
         uform.Executor.for_vram(0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"devices\[1\] is '1'"):
         uform.Executor.for_vram([0, "1"])  # type: ignore[list-item]
