@@ -71,8 +71,10 @@ def measure_process(command: Sequence[str | Path], gpu: Gpu) -> Answer:
 
     def watch() -> None:
         nonlocal most
-        while not ended.wait(INTERVAL):
+        over = False
+        while not over:
             most = max(most, gpu.used_bytes())
+            over = ended.wait(INTERVAL)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

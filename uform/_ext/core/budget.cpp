@@ -1,30 +1,12 @@
 #include "core/budget.h"
 
-#include "core/adapter.h"
-#include "core/checkpoint.h"
-#include "core/composition.h"
 #include "core/json.h"
 #include "core/process.h"
-#include "core/replica.h"
+#include "core/trainer.h"
 
 namespace uform {
 
 namespace {
-
-/** The run that init makes of the same options. */
-std::unique_ptr<composition> compose_run(executor& on, uform_trainer_options_t const& options) {
-    uform_operations_t const& operations = on.operations();
-    if (!options.resume)
-        return compose(settings_of(options, nullptr), nullptr, operations, on.devices(), true);
-    checkpoint const resumed(options.resume);
-    std::unique_ptr<composition> whole;
-    resumed.naming([&] {
-        auto const saved = resumed.restore(operations, on.devices(), true);
-        json const described = uform::describe(*saved);
-        whole = compose(settings_of(options, &described), saved.get(), operations, on.devices(), true);
-    });
-    return whole;
-}
 
 json device_bytes(memory_plan const& plan) {
     json bytes = json::make_object();
@@ -49,7 +31,12 @@ json host_bytes(composition const& whole, replica_layout const& layout) {
 } // namespace
 
 std::string budget(executor& on, uform_trainer_options_t const& options) {
-    auto const whole = compose_run(on, options);
+    std::unique_ptr<composition> whole;
+    if (options.resume) {
+        checkpoint const resumed(options.resume);
+        resumed.naming([&] { whole = compose_run(on, options, &resumed); });
+    } else
+        whole = compose_run(on, options, nullptr);
     replica_layout const layout = lay_out(*whole);
     json page = json::make_object();
     page.set("devices", on.devices());

@@ -20,6 +20,16 @@ pack_capacities_t capacities_of(composition const& whole) {
 
 } // namespace
 
+std::unique_ptr<composition> compose_run(executor const& on, uform_trainer_options_t const& options,
+                                         checkpoint const* resumed) {
+    uform_operations_t const& operations = on.operations();
+    if (!resumed)
+        return compose(settings_of(options, nullptr), nullptr, operations, on.devices(), true);
+    auto const saved = resumed->restore(operations, on.devices(), true);
+    json const described = uform::describe(*saved);
+    return compose(settings_of(options, &described), saved.get(), operations, on.devices(), true);
+}
+
 trainer::trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& options) : executor_(std::move(on)) {
     std::lock_guard order(executor_->order());
     auto const begin = [&](checkpoint const* resumed) {
@@ -35,12 +45,7 @@ trainer::trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& op
 
 void trainer::build(uform_trainer_options_t const& options, checkpoint const* resumed) {
     uint32_t const devices = executor_->devices();
-    if (resumed) {
-        auto const saved = resumed->restore(executor_->operations(), devices, true);
-        json const described = uform::describe(*saved);
-        whole_ = compose(settings_of(options, &described), saved.get(), executor_->operations(), devices, true);
-    } else
-        whole_ = compose(settings_of(options, nullptr), nullptr, executor_->operations(), devices, true);
+    whole_ = compose_run(*executor_, options, resumed);
     layout_ = lay_out(*whole_);
     allocate(layout_, [&] {
         for (uint32_t device = 0; device != devices; ++device)

@@ -17,6 +17,10 @@
 
 namespace uform {
 
+/** The run that the options ask for, or that `resumed`, unless null, goes on with. */
+std::unique_ptr<composition> compose_run(executor const& on, uform_trainer_options_t const& options,
+                                         checkpoint const* resumed);
+
 class trainer {
 public:
     trainer(std::shared_ptr<executor> on, uform_trainer_options_t const& options);
