@@ -116,8 +116,8 @@ def test_a_resumed_run_and_a_model_that_do_not_fit(
 
 
 def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(20_000, 1024)).astype(np.float32)
+    torch = pytest.importorskip("torch")
+    vectors = torch.randn(20_000, 1024, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
 
     def loss(count: int) -> float:
         edges = (np.arange(count + 1, dtype=np.uint64), (np.arange(count) ^ 1).astype(np.uint32))

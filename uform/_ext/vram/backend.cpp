@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/operations.h"
+#include "vram/capture_gate.h"
 #include "vram/device.h"
 #include "vram/operations.h"
 
@@ -212,7 +213,9 @@ uform_status_t stream_synchronize(uform_stream_t* opaque) {
 }
 
 uform_status_t device_synchronize(uform_stream_t* opaque) {
-    return on_stream(opaque, "device_synchronize", [](stream const& on) { check_cuda(cudaDeviceSynchronize(), on); });
+    return on_stream(opaque, "device_synchronize", [](stream const& on) {
+        capture_gate::of(on.device).while_closed([&] { check_cuda(cudaDeviceSynchronize(), on); });
+    });
 }
 
 void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; }
@@ -343,10 +346,15 @@ void backend_counters(void const* opaque, uform_backend_counters_t* counters) {
     *counters = {counted.allocations, counted.host_waits};
 }
 
-/** Other threads go on with whatever they do: only this one's work is captured. */
+/** Other threads go on with whatever they do, but for waiting for the GPU: only this one's work is captured. */
 uform_status_t capture_begin(uform_stream_t* opaque) {
     return on_stream(opaque, "capture_begin", [&](stream const& on) {
-        check_cuda(cudaStreamBeginCapture(on.handle, cudaStreamCaptureModeThreadLocal), on);
+        capture_gate& gate = capture_gate::of(on.device);
+        gate.enter();
+        cudaError_t const begun = cudaStreamBeginCapture(on.handle, cudaStreamCaptureModeThreadLocal);
+        if (begun != cudaSuccess)
+            gate.leave();
+        check_cuda(begun, on);
     });
 }
 
@@ -354,6 +362,7 @@ uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
     return on_stream(opaque, "capture_end", [&](stream const& on) {
         cudaGraph_t captured = nullptr;
         cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
+        capture_gate::of(on.device).leave();
         auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
         std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(forget)> const owner(captured);
         if (made == nullptr) {
