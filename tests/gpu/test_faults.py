@@ -64,11 +64,11 @@ def test_a_plan_that_does_not_fit_names_its_bytes_and_leaves_nothing(
         asked, free = asked_and_free(caught.value)
         assert asked == plan
         assert abs(free - before) <= GRANULE
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
         trainer = small(gpu)
         step(trainer)
         trainer.close()
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
 
 
 def test_a_second_replica_that_does_not_fit_gives_back_the_first(
@@ -83,11 +83,11 @@ def test_a_second_replica_that_does_not_fit_gives_back_the_first(
         asked, free = asked_and_free(caught.value)
         assert asked == plan
         assert free < plan
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
         trainer = small(executor)
         step(trainer)
         trainer.close()
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
 
 
 def test_a_resumed_run_and_a_model_that_do_not_fit(
@@ -110,7 +110,7 @@ def test_a_resumed_run_and_a_model_that_do_not_fit(
                 load()
             asked, free = asked_and_free(caught.value)
             assert asked > free
-            assert driver.free_bytes() == before
+            assert driver.free_bytes() >= before
     vectors = uform.Model.init_vram(gpu, path).embed([Modality.TEXT] * 2, texts)
     assert vectors.shape == (2, 1024)
 
@@ -131,7 +131,7 @@ def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
             loss(len(vectors))
         asked, free = asked_and_free(caught.value)
         assert asked > free
-        assert driver.free_bytes() == free_before
+        assert driver.free_bytes() >= free_before
     assert loss(100) == before
 
 
