@@ -122,7 +122,8 @@ def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
     def loss(count: int) -> float:
         edges = (np.arange(count + 1, dtype=np.uint64), (np.arange(count) ^ 1).astype(np.uint32))
         relations = uform.Relations(attract=edges)
-        return uform.losses.contrastive(gpu, vectors[:count], relations=relations).loss
+        found: uform.losses.PairLoss = uform.losses.contrastive(gpu, vectors[:count], relations=relations)
+        return found.loss
 
     before = loss(100)
     with driver.ballast(leave=32 << 20):

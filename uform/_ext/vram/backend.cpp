@@ -10,6 +10,7 @@
 
 #include "core/operations.h"
 #include "vram/capture_gate.h"
+#include "vram/current_gpu.h"
 #include "vram/device.h"
 #include "vram/operations.h"
 
@@ -124,7 +125,7 @@ void backend::connect_peers() {
                 connected_ = false;
                 continue;
             }
-            check_cuda(cudaSetDevice(from), operation);
+            current_gpu const current(from, operation);
             cudaError_t const result = cudaDeviceEnablePeerAccess(to, 0);
             if (result != cudaErrorPeerAccessAlreadyEnabled)
                 check_cuda(result, operation);
@@ -144,7 +145,7 @@ stream* backend::create_stream(std::uint32_t place) {
     made->gpu_class = dispatched_;
     made->place = place;
     made->counters = &counters_;
-    check_cuda(cudaSetDevice(made->device), operation);
+    current_gpu const current(made->device, operation);
     check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
     check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
     if (!connected_)
@@ -156,7 +157,7 @@ void backend::destroy_stream(stream* made) noexcept {
     if (made == nullptr)
         return;
     // A device that is lost answers every call with its error: there is nothing more to give back then.
-    cudaSetDevice(made->device);
+    current_gpu const current = current_gpu::for_release(made->device);
     if (made->handle)
         cudaStreamSynchronize(made->handle);
     cudaFree(made->bounce);
@@ -195,7 +196,7 @@ template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, cha
     return guard([&] {
         stream& on = stream::of(opaque);
         on.operation = operation;
-        make_current(on);
+        current_gpu const current(on.device, operation);
         body(static_cast<stream const&>(on));
     });
 }
@@ -206,7 +207,7 @@ template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, cha
 uform_status_t stream_synchronize(uform_stream_t* opaque) {
     return guard([&] {
         stream const& on = stream::of(opaque);
-        make_current(on);
+        current_gpu const current(on.device, on.operation);
         ++on.counters->host_waits;
         check_cuda(cudaStreamSynchronize(on.handle), on);
     });
@@ -235,7 +236,7 @@ uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void**
 }
 
 void memory_release(uform_stream_t* opaque, void* memory) {
-    cudaSetDevice(stream::of(opaque).device);
+    current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFree(memory);
     cudaGetLastError();
 }
@@ -253,7 +254,7 @@ uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void*
 }
 
 void staging_release(uform_stream_t* opaque, void* memory) {
-    cudaSetDevice(stream::of(opaque).device);
+    current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFreeHost(memory);
     cudaGetLastError();
 }
@@ -307,7 +308,7 @@ void event_destroy(uform_event_t* opaque) {
     if (opaque == nullptr)
         return;
     std::unique_ptr<event> const one(&event::of(opaque));
-    cudaSetDevice(one->device);
+    current_gpu const current = current_gpu::for_release(one->device);
     cudaEventDestroy(one->handle);
     cudaGetLastError();
 }
@@ -327,7 +328,7 @@ uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* awaited) {
 uform_status_t host_wait(uform_event_t* opaque) {
     return guard([&] {
         event const& one = event::of(opaque);
-        check_cuda(cudaSetDevice(one.device), "host_wait");
+        current_gpu const current(one.device, "host_wait");
         ++one.counters->host_waits;
         check_cuda(cudaEventSynchronize(one.handle), "host_wait");
     });
@@ -383,7 +384,7 @@ uform_status_t graph_launch(uform_stream_t* opaque, uform_graph_t* launched) {
 
 void graph_destroy(uform_graph_t* opaque) {
     std::unique_ptr<graph> const one(&graph::of(opaque));
-    cudaSetDevice(one->device);
+    current_gpu const current = current_gpu::for_release(one->device);
     cudaGraphExecDestroy(one->handle);
     cudaGetLastError();
 }
