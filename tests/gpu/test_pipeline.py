@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,28 +131,6 @@ def test_embeddings_of_deferred_steps(
     answers = [np.array(work.step(blocking, arena=uform.Arena.for_ram()).numpy()) for work in WORK[:12]]
     for pending, answer in zip([work.step(deferred, arena=arena) for work in WORK[:12]], answers, strict=True):
         np.testing.assert_array_equal(pending.result(120).numpy(), answer)
-
-
-def test_another_library_that_waits_for_the_gpu_breaks_no_step(
-    executor: uform.Executor, expected: tuple[list[uform.TrainerStepStats], Bits]
-) -> None:
-    """CUDA forbids that wait during a capture: it fails the one who waits and the capture, and no step."""
-    torch = pytest.importorskip("torch")
-    over = threading.Event()
-
-    def wait_again_and_again() -> None:
-        while not over.is_set():
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.synchronize()
-
-    trainer, waiter = make(executor), threading.Thread(target=wait_again_and_again)
-    waiter.start()
-    try:
-        assert run_deferred(trainer, WORK) == expected[0]
-    finally:
-        over.set()
-        waiter.join()
-    assert bits_of(trainer) == expected[1]
 
 
 def test_a_refused_step_disturbs_none_behind_it(executor: uform.Executor, graphs: bool) -> None:
