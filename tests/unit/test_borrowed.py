@@ -17,7 +17,7 @@ from uform import Modality, Objective
 
 Array = npt.NDArray[Any]
 
-ITEMS = 64
+ITEMS = 16
 TEXTS = [f"text {item}" for item in range(ITEMS)]
 PAIRS = np.arange(ITEMS, dtype=np.uint32) ^ 1  # each item attracts its neighbour
 OFFSETS = np.arange(ITEMS + 1, dtype=np.uint64)
@@ -25,7 +25,7 @@ MODALITIES = np.zeros(ITEMS, np.uint8)
 
 
 def make() -> uform.Trainer:
-    return make_trainer(objective=Objective.CONTRASTIVE, batch=shape(rows=64, columns=32, segments=64))
+    return make_trainer(objective=Objective.CONTRASTIVE, batch=shape(rows=16, columns=32, segments=16))
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def test_a_writer_meanwhile_makes_no_step_read_elsewhere(name: str, right: Array
     trainer, changing = make(), right.copy()
     step = step_of(trainer, **{name: changing})
     with spoiling(changing, wrong):
-        for _ in range(40):
+        for _ in range(12):
             try:
                 step()
             except ValueError as refused:
@@ -92,7 +92,7 @@ def test_a_writer_of_modalities_makes_no_step_call_elsewhere() -> None:
     trainer = make()
     changing: Any = np.zeros(ITEMS, np.uint8)
     with spoiling(changing, 200):
-        for _ in range(40):
+        for _ in range(12):
             try:
                 trainer.step(changing, TEXTS, relations=uform.Relations(attract=(OFFSETS, PAIRS)))
             except (ValueError, TypeError) as refused:

@@ -22,7 +22,7 @@ from uform import AmbientScope, Contrastive, Modality, Objective
 
 MOST = 5  # items of a call
 FUZZ = settings(
-    max_examples=250,
+    max_examples=120,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
