@@ -90,15 +90,19 @@ class Call:
         return [uform.LateInteractionSide(side) for side in self.sides]
 
     def step(self, trainer: uform.Trainer, **keywords: Any) -> StepAnswer:
-        """Runs the step; answers its statistics and the embeddings."""
+        """Runs the step; answers its statistics and the embeddings.
+
+        A run that only masks is given neither relations nor groups: it refuses them.
+        """
+        masks = trainer.describe()["objective"] is uform.Objective.MASKED
         stats, arena = uform.TrainerStepStats(), uform.Arena.for_ram()
         answered = trainer.step(
             self.modalities,
             self.contents,
             bags=self.bags,
-            temperature_groups=self.groups,
+            temperature_groups=None if masks else self.groups,
             sides=self.sides_for(trainer),
-            relations=self.relations,
+            relations=None if masks else self.relations,
             arena=arena,
             stats=stats,
             **keywords,

@@ -32,7 +32,7 @@ struct edge_set {
 std::string refusal(uform_relations_t const& relations, std::size_t items, std::uint64_t limit = 0,
                     std::uint32_t devices = 1) {
     try {
-        check_relations(relations, items, limit, devices);
+        checked_relations().take(relations, items, limit, devices);
     } catch (uform::error const& failure) {
         CHECK(failure.status == uform_status_invalid_argument_k);
         return failure.message;
@@ -107,6 +107,23 @@ void test_edge_limit() {
     CHECK(refusal(relations, 2, 0, 1) == "");
     CHECK(refusal(relations, 2, 5, 1) ==
           "relations has 6 edges, more than the 5 that contrastive.max_edges_per_device=5 allows on 1 device");
+}
+
+void test_what_is_checked_is_kept() {
+    edge_set set = {{0, 2, 3}, {1, 0, 1}, {1.f, 2.f, 3.f}}, other = {{0, 1, 1}, {1}, {}};
+    edge_set const before = set;
+    checked_relations taken;
+    taken.take({set.view(), other.view(), {}}, 2, 0, 1);
+    set = {{9, ~std::size_t(0), 7}, {8, 9, ~0u}, {-1.f, -1.f, -1.f}};
+    other.offsets[1] = 1u << 30;
+    uform_edges_t const& kept = taken.sets().attract;
+    CHECK(std::equal(before.offsets.begin(), before.offsets.end(), kept.offsets, kept.offsets + kept.offsets_count));
+    CHECK(std::equal(before.ids.begin(), before.ids.end(), kept.ids, kept.ids + kept.ids_count));
+    CHECK(std::equal(before.weights.begin(), before.weights.end(), kept.weights, kept.weights + kept.weights_count));
+    CHECK(taken.sets().repel.offsets[1] == 1);
+    CHECK(!taken.sets().ignore.offsets);
+    taken.take({}, 2, 0, 1);
+    CHECK(!taken.sets().attract.offsets && !taken.sets().attract.ids_count);
 }
 
 /* ------------------------------------------------------------------------------------------------ pairs */
@@ -211,10 +228,15 @@ void test_no_allocation_after_the_first() {
         unit_of[item] = item;
     edge_set const set = random_edges(random, 50, true);
     relation_planner planner;
-    planner.plan({set.view(), set.view(), {}}, unit_of, 50);
+    checked_relations taken;
+    auto const plan = [&](uform_relations_t const& given) {
+        taken.take(given, 50, 0, 1);
+        planner.plan(taken.sets(), unit_of, 50);
+    };
+    plan({set.view(), set.view(), {}});
     std::size_t const before = native_test::allocations();
-    planner.plan({set.view(), set.view(), {}}, unit_of, 50);
-    planner.plan({set.view(), {}, {}}, unit_of, 50);
+    plan({set.view(), set.view(), {}});
+    plan({set.view(), {}, {}});
     std::size_t const after = native_test::allocations(); // before CHECK makes its text
     CHECK(after == before);
 }
@@ -229,6 +251,7 @@ int main() {
     test_each_set_is_named();
     test_missing_parts();
     test_edge_limit();
+    test_what_is_checked_is_kept();
     test_no_relations();
     test_merging_and_precedence();
     test_against_maps();

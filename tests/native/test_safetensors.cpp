@@ -437,7 +437,7 @@ void test_paths() {
     scratch_t const scratch;
     CHECK_FAILS(uform_status_file_k, PARTS(scratch.path("absent"), "No such file"),
                 safetensors_file::open(scratch.path("absent")));
-    CHECK_FAILS(uform_status_file_k, PARTS("not a regular file"), safetensors_file::open(scratch.root.string()));
+    CHECK_FAILS(uform_status_file_k, PARTS("Is a directory"), safetensors_file::open(scratch.root.string()));
     CHECK_FAILS(uform_status_file_k, PARTS("empty"), safetensors_file::open(""));
     CHECK_FAILS(uform_status_file_k, PARTS("zero byte"), safetensors_file::open(std::string("a\0b", 3)));
     CHECK_FAILS(uform_status_file_k, PARTS("empty"), safetensors_writer(""));

@@ -735,7 +735,10 @@ def test_what_lives_in_this_process_is_not_pickled(
     pending = model.deferred(executor).embed(*ONE)
     pending.result()
     mesh = uform.Mesh.bootstrap(executor, uform.MeshOptions())
-    for made in (twins[0], model, mesh, pending, model.on(executor), model.deferred(executor)):
+    arena = uform.Arena.for_ram()
+    buffer = model.embed(*ONE, arena=arena)
+    lived = (twins[0], model, mesh, executor, arena, buffer, pending, model.on(executor), model.deferred(executor))
+    for made in lived:
         for twist in (pickle.dumps, copy.deepcopy):
             with pytest.raises(TypeError, match=f"{type(made).__name__} cannot be pickled or copied"):
                 twist(made)

@@ -144,6 +144,9 @@ def test_TXT_01_a_lone_surrogate_is_refused_by_its_item(model: uform.Model) -> N
         embed(model, ["good", "a\ud800b", "good", "good"], bytes(4))
 
 
+HINT = r"a tuple is a tape \(data, offsets\): a sequence of texts is a list"
+
+
 @pytest.mark.parametrize(
     ("contents", "error", "message"),
     [
@@ -156,6 +159,10 @@ def test_TXT_01_a_lone_surrogate_is_refused_by_its_item(model: uform.Model) -> N
         (3, TypeError, "contents is of type int"),
         (("ab", [0, 1, 2]), TypeError, r"contents\.data is of type str: expected a buffer of bytes"),
         (("a", "b", "c"), ValueError, "contents is a tuple of 3: a tuple is a tape"),
+        (("a", "b"), TypeError, rf"contents\.data is of type str: expected a buffer of bytes; {HINT}"),
+        ((b"a", b"b"), TypeError, rf"contents\.offsets is of type bytes: expected numbers; {HINT}"),
+        ((b"ab", "b"), TypeError, HINT),
+        ((np.zeros((4, 4), np.uint8),) * 2, ValueError, HINT),
         ((b"ab", [0, 1.5, 2]), TypeError, r"contents\.offsets\[1\] is 1\.5: expected an int"),
         ((b"ab", [0, -1, 2]), ValueError, r"contents\.offsets\[1\] is -1"),
         ((b"ab", np.array([0, -1, 2])), ValueError, r"contents\.offsets\[1\] is -1: expected an int between 0 and"),

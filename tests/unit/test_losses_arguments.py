@@ -182,3 +182,35 @@ def test_relations_of_nothing(executor: uform.Executor) -> None:
     assert found.loss == 0
     assert not found.gradient.any()
     assert found.rows.size == 0
+
+
+@pytest.mark.parametrize("form", [uform.PairLossForm.BALANCED, uform.PairLossForm.RANKED, uform.PairLossForm.SIGMOID])
+@pytest.mark.parametrize(
+    ("factor", "term"), [(1e19, r"log_inverse_temperature_gradient\[0\]"), (3e19, "loss"), (1e30, "loss")]
+)
+def test_finite_vectors_too_large_for_the_loss_are_refused_by_the_term(
+    executor: uform.Executor, form: uform.PairLossForm, factor: float, term: str
+) -> None:
+    with pytest.raises(FloatingPointError, match=rf"^{term} is .*finite"):
+        contrastive(
+            executor,
+            (vectors() * factor).astype(np.float32),
+            relations=edges(),
+            contrastive=uform.Contrastive(pair_loss=form),
+        )
+
+
+@pytest.mark.parametrize("factor", [1e-30, 1e10, 1e17])
+def test_what_is_answered_is_finite(executor: uform.Executor, factor: float) -> None:
+    found = contrastive(executor, (vectors() * factor).astype(np.float32), relations=edges())
+    parts = (found.loss, found.gradient, found.log_inverse_temperature_gradient, found.bias_gradient, found.row_losses)
+    assert all(np.isfinite(part).all() for part in parts)
+
+
+def test_huge_logits_are_answered_with_finite_numbers(executor: uform.Executor) -> None:
+    """Their differences are past float32, but the cross-entropy of the rest is not."""
+    logits = np.full((2, 256), -3e38, np.float32)
+    logits[:, 7] = 3e38
+    found = masked_bytes(executor, logits, np.full(2, 7, np.uint8))
+    assert found.loss == 0
+    assert np.isfinite(found.gradient).all()

@@ -179,6 +179,19 @@ def test_the_loss_may_change(tmp_path: Path) -> None:
         resume(path, contrastive=Contrastive(matryoshka_dimensions=[65]))
 
 
+def test_enumerations_are_told_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    make_trainer(objective=Objective.CONTRASTIVE).save(path)
+    told = r"contrastive\.pair_loss: the checkpoint has BALANCED, SIGMOID was asked; its parameter"
+    with pytest.raises(ValueError, match=told):
+        resume(path, contrastive=Contrastive(pair_loss=PairLossForm.SIGMOID))
+    for made in (resume(path), uform.Model.init_ram(ram(), path)):
+        described = made.describe()
+        assert described["objective"] is Objective.CONTRASTIVE
+        assert described["contrastive"]["pair_loss"] is PairLossForm.BALANCED
+        assert described["contrastive"]["negatives"] is uform.Negatives.AMBIENT
+
+
 def test_refused_calls_are_saved_as_draws(tmp_path: Path) -> None:
     """A call refused for its numbers advances the draws alone; both counters go into the file."""
     path = tmp_path / "checkpoint"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import json
 import os
 import pickle
 import threading
@@ -202,10 +203,18 @@ def test_the_full_set_of_options_is_taken(executor: uform.Executor) -> None:
         seed=2**64 - 1,
     )
     found = trainer.describe()
-    assert (found["depth"], found["hidden"], found["objective"], found["seed"]) == (1, 64, "JOINT", 2**64 - 1)
+    assert (found["depth"], found["hidden"], found["objective"], found["seed"]) == (
+        1,
+        64,
+        uform.Objective.JOINT,
+        2**64 - 1,
+    )
     assert found["masking"]["token_mask_probability"] == 0.5
     assert found["contrastive"]["matryoshka_dimensions"] == [16, 32]
-    assert found["contrastive"]["pair_loss"] == uform.PairLossForm.RANKED
+    assert found["contrastive"]["pair_loss"] is uform.PairLossForm.RANKED
+    assert found["contrastive"]["negatives"] is uform.Negatives.AMBIENT
+    assert found["contrastive"]["ambient_scope"] is uform.AmbientScope.EVERY
+    assert json.loads(json.dumps(found))["contrastive"]["pair_loss"] == 2
     assert found["schedule"]["steps"] == 7
     assert (found["optimizer"]["beta1"], found["optimizer"]["weight_decay"]) == (0.8, 0)
 
@@ -339,13 +348,33 @@ def test_deferred_calls_run_in_order(trainer: uform.Trainer, executor: uform.Exe
 
 def test_deferred_calls_read_their_arguments_at_once(trainer: uform.Trainer, executor: uform.Executor) -> None:
     deferred = trainer.deferred(executor)
-    with pytest.raises(ValueError, match=r"contents\[0\] is no text"):
-        deferred.step([0], ["\ud800"])
     contents, stats = list(TEXTS), uform.TrainerStepStats()
     step = deferred.step(TEXT_MODALITIES, contents, stats=stats)
     contents.clear()
     step.result(60)
     assert stats.step == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "error", "message"),
+    [
+        ("step", ([0], ["\ud800"]), ValueError, r"contents\[0\] is no text"),
+        ("step", ([0], 7), TypeError, "contents is of type int"),
+        ("step", (), TypeError, "positional arguments"),
+        ("save", (7,), TypeError, "path is 7"),
+    ],
+)
+def test_a_deferred_call_s_errors_surface_at_its_result(
+    trainer: uform.Trainer, executor: uform.Executor, verb: str, arguments: Any, error: Any, message: str
+) -> None:
+    """Those of its arguments too, in its turn: what was submitted before and after is done."""
+    deferred, stats = trainer.deferred(executor), uform.TrainerStepStats()
+    before = deferred.step(TEXT_MODALITIES, TEXTS)
+    refused = getattr(deferred, verb)(*arguments)
+    after = deferred.step(TEXT_MODALITIES, TEXTS, stats=stats)
+    with pytest.raises(error, match=message):
+        refused.result(60)
+    assert (before.result(60), after.result(60), stats.step) == (None, None, 2)
 
 
 def test_ASY_03_a_deferred_error_surfaces_at_result(trainer: uform.Trainer, executor: uform.Executor) -> None:

@@ -95,6 +95,9 @@ cdef class Arena:
         made.index = index
         return made
 
+    def __reduce__(self):
+        raise TypeError("an Arena cannot be pickled or copied: its memory is of this process")
+
     @property
     def device(self) -> str:
         """Where it lies: `"ram"`, or `"vram:0"` with the GPU's index."""
@@ -291,6 +294,10 @@ cdef class ArenaBuffer:
             "stream": None,
             "version": 3,
         }
+
+    def __reduce__(self):
+        raise TypeError("an ArenaBuffer cannot be pickled or copied: it lies in an arena of this process; numpy() "
+                        "gives what can be")
 
     def __repr__(self) -> str:
         return f"<ArenaBuffer {list(self.shape)} {self.scalar.name} {self.device}>"

@@ -11,6 +11,7 @@ cdef class View:
     cdef View borrow(object source)
     cdef char kind(self)
     cdef bint is_dense(self)
+    cdef bint is_aligned(self)
 
 
 cdef class Vector:

@@ -9,7 +9,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from libc.math cimport isinf
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from uform._ext.fields cimport as_enum, as_real, as_sequence, as_unsigned
 
@@ -30,6 +30,7 @@ cdef class View:
     @staticmethod
     cdef View borrow(object source):
         """Raises what the exporter raises: BufferError for pointers to pointers, TypeError where it is none."""
+        _refuse_mask(source)
         cdef View view = View.__new__(View)
         PyObject_GetBuffer(source, &view.c, PyBUF_RECORDS_RO)
         view.held = True
@@ -62,6 +63,16 @@ cdef class View:
     cdef bint is_dense(self):
         return PyBuffer_IsContiguous(&self.c, c"C")
 
+    cdef bint is_aligned(self):
+        """Whether every item lies where one of its size may be read."""
+        cdef int axis
+        cdef uintptr_t places = <uintptr_t>self.c.buf
+        if self.c.itemsize <= 1:
+            return True
+        for axis in range(self.c.ndim if self.c.strides != NULL else 0):
+            places |= <uintptr_t>self.c.strides[axis]
+        return places % <uintptr_t>self.c.itemsize == 0
+
 
 cdef class Vector:
     pass
@@ -80,9 +91,17 @@ cdef Vector _vector_of(View view, bint borrowed):
     return vector
 
 
+cdef int _refuse_mask(object source) except -1:
+    """A buffer has no room for the mask of an array: what it hides would be taken for given."""
+    if isinstance(source, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask would be lost: give its .data or .filled()")
+    return 0
+
+
 cdef object as_array(object source, str field, str expected):
     """What an object that is an array but no buffer makes of itself."""
     try:
+        _refuse_mask(source)
         return np.asarray(source)
     except MemoryError:
         raise
@@ -161,7 +180,7 @@ cdef Vector _unsigned_buffer(View view, int item_bytes, str field, str expected)
     cdef char kind = view.kind()
     if kind != c"u" and kind != c"i":
         raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
-    if kind == c"u" and view.c.itemsize == item_bytes and view.is_dense():
+    if kind == c"u" and view.c.itemsize == item_bytes and view.is_dense() and view.is_aligned():
         return _vector_of(view, True)
     return _convert_integers(as_array(memoryview(view.source), field, expected), item_bytes, field)
 
@@ -181,7 +200,7 @@ cdef Vector _convert_integers(object numbers, int item_bytes, str field):
     if wrong.any():
         index = int(wrong.argmax())
         raise ValueError(f"{field}[{index}] is {numbers[index]}: expected an int between 0 and {highest}")
-    return _vector_of(View.borrow(np.ascontiguousarray(numbers, dtype=f"u{item_bytes}")), False)
+    return _vector_of(View.borrow(np.require(numbers, f"u{item_bytes}", ("C", "A"))), False)
 
 
 cdef Vector _unsigned_sequence(tuple items, int item_bytes, str field):
@@ -217,7 +236,7 @@ cdef Vector float_vector(object source, str field):
         return _float_sequence(as_sequence(source, field, expected), field)
     if view.kind() != c"f":
         raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
-    if view.c.itemsize == 4 and view.is_dense():
+    if view.c.itemsize == 4 and view.is_dense() and view.is_aligned():
         return _vector_of(view, True)
     numbers = as_array(memoryview(view.source), field, expected)
     return _vector_of(View.borrow(as_float32(numbers, field)), False)
@@ -226,7 +245,7 @@ cdef Vector float_vector(object source, str field):
 cdef object as_float32(object numbers, str field):
     """An array of real numbers as float32; a finite one that it does not hold is refused by its place."""
     with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(numbers, np.float32)
+        converted = np.require(numbers, np.float32, ("C", "A"))
     lost = np.isinf(converted) & np.isfinite(numbers)
     if lost.any():
         place = np.unravel_index(int(lost.argmax()), lost.shape)

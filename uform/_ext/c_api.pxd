@@ -220,6 +220,8 @@ cdef extern from "uform/uform.h" nogil:
     # the process
 
     const char* uform_last_error()
+    int32_t uform_last_error_number()
+    const char* uform_last_error_path()
     const char* uform_version()
     const char* uform_build_config()
     void uform_string_free(char* string)

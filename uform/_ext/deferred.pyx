@@ -104,7 +104,10 @@ class On:
 
 
 class DeferredOn:
-    """A receiver whose verbs submit to an executor and answer a `Deferred`."""
+    """A receiver whose verbs submit to an executor and answer a `Deferred`.
+
+    Whatever a call refuses it raises at its `result()`, a wrong argument too.
+    """
 
     __slots__ = ("_executor", "_receiver")
     __class_getitem__ = classmethod(types.GenericAlias)
@@ -120,7 +123,10 @@ class DeferredOn:
 
         @functools.wraps(getattr(receiver, name))
         def submit(*args, **kwargs):
-            prepared = call(receiver, *args, **kwargs)
+            try:
+                prepared = call(receiver, *args, **kwargs)
+            except Exception as error:
+                prepared = functools.partial(_raise, error)
             return Deferred(executor._submit(prepared))
 
         return submit
@@ -136,6 +142,10 @@ class DeferredOn:
 
     def __repr__(self) -> str:
         return _shown_receiver(self)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _refuse_private(on: On | DeferredOn, name: str) -> None:

@@ -1,4 +1,5 @@
 from enum import IntEnum
+from typing import Any
 
 class Modality(IntEnum):
     TEXT = 0
@@ -51,3 +52,5 @@ class MultimemTier(IntEnum):
     NONE = 0
     PEER = 1
     MULTICAST = 2
+
+def with_members(description: dict[str, Any]) -> dict[str, Any]: ...

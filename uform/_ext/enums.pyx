@@ -106,3 +106,16 @@ class MultimemTier(IntEnum):
     NONE = 0
     PEER = 1
     MULTICAST = 2
+
+
+_FIELDS = {"negatives": Negatives, "pair_loss": PairLossForm, "ambient_scope": AmbientScope}
+
+
+def with_members(description: dict[str, Any]) -> dict[str, Any]:
+    """A run's description with members of enumerations in the place of their numbers and names."""
+    for section in ("contrastive", "late_interaction"):
+        fields = description.get(section, {})
+        fields.update({name: member(fields[name]) for name, member in _FIELDS.items() if name in fields})
+    # A run of others' objectives alone has none of the page's.
+    description["objective"] = Objective.__members__.get(description["objective"])
+    return description

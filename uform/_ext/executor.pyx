@@ -113,6 +113,9 @@ cdef class Executor:
             check(uform_executor_init_ram(count, workers, blas_path, &made.handle))
         return made
 
+    def __reduce__(self):
+        raise TypeError("an Executor cannot be pickled or copied: its devices and threads are of this process")
+
     @property
     def devices(self) -> tuple[int, ...]:
         """The indices of its devices."""

@@ -384,4 +384,4 @@ cdef object _host_matrix(object source, str field):
     if not finite.all():
         row, column = np.unravel_index(int(finite.argmin()), finite.shape)
         raise ValueError(f"{field}[{row}] is not finite: it has {array[row, column]} in column {column}")
-    return np.ascontiguousarray(array)
+    return np.require(array, requirements=("C", "A"))

@@ -24,7 +24,7 @@ from uform._ext.status cimport check
 import json
 
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import Scalar
+from uform._ext.enums import Scalar, with_members
 
 
 @cython.final
@@ -103,7 +103,7 @@ cdef class Model(Receiver):
         try:
             with nogil:
                 check(uform_model_describe(handle, &text))
-            return json.loads(text)
+            return with_members(json.loads(text))
         finally:
             uform_string_free(text)
             self.leave()

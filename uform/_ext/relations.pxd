@@ -14,3 +14,6 @@ cdef class Relations(Fields):
     cdef readonly Edges repel
     cdef readonly Edges ignore
     cdef object fill(self, uform_relations_t* c)
+
+
+cdef object take_relations(object relations, uform_relations_t* c, bint read)

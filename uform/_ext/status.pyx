@@ -1,7 +1,15 @@
 # cython: language_level=3, annotation_typing=False
 """From a status of the C API to an exception of Python."""
 
-from uform._ext.c_api cimport uform_last_error, uform_status_success_k, uform_status_t
+from uform._ext.c_api cimport (
+    uform_last_error,
+    uform_last_error_number,
+    uform_last_error_path,
+    uform_status_success_k,
+    uform_status_t,
+)
+
+import os
 
 
 class DeviceError(RuntimeError):
@@ -42,5 +50,13 @@ cdef int check(uform_status_t status) except -1 nogil:
     if status == uform_status_success_k:
         return 0
     with gil:
+        if uform_last_error_number() != 0:
+            raise _refusal_of_file(uform_last_error_number(), uform_last_error(), uform_last_error_path())
         message = uform_last_error().decode("utf-8", "replace")
         raise _EXCEPTIONS[status if 0 < status < len(_EXCEPTIONS) else 0](message)
+
+
+cdef object _refusal_of_file(int number, bytes message, bytes path):
+    """FileNotFoundError, PermissionError and so on: what the system's own number makes of OSError."""
+    spoken = message.removeprefix(b"'" + path + b"': ").decode("utf-8", "replace")
+    return OSError(number, spoken, os.fsdecode(path))

@@ -58,7 +58,10 @@ cdef Tape as_tape(object texts, str field):
         if len(texts) != 2:
             raise ValueError(f"{field} is a tuple of {len(texts)}: a tuple is a tape (data, offsets); a sequence of "
                              "texts is a list")
-        return _tape_of(texts[0], texts[1], field)
+        try:
+            return _tape_of(texts[0], texts[1], field)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{error}; a tuple is a tape (data, offsets): a sequence of texts is a list") from None
     if hasattr(texts, "combine_chunks"):  # a column of a pyarrow table is made of arrays
         texts = texts.combine_chunks()
     if hasattr(texts, "__arrow_c_array__"):
@@ -83,6 +86,8 @@ cdef bint _is_flat(object texts):
 
 
 cdef Tape _tape_of(object data, object offsets, str field):
+    if isinstance(offsets, (bytes, bytearray)):  # a buffer of small integers to others
+        raise TypeError(f"{field}.offsets is of type {type(offsets).__name__}: expected numbers")
     cdef View bytes_of = dense_bytes(data, f"{field}.data")
     cdef Vector places = unsigned_vector(offsets, sizeof(uint64_t), f"{field}.offsets")
     if places.count == 0:

@@ -31,24 +31,25 @@ from uform._ext.c_api cimport (
     uform_status_t,
 )
 from uform._ext.choices cimport ChoiceTexts, parse_choices
-from uform._ext.contents cimport Items, flags, parse_items, words
+from uform._ext.contents cimport Items, parse_items, take_groups, take_sides
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path, as_str, shown
 from uform._ext.mesh cimport Mesh
 from uform._ext.options cimport TrainerOptions, as_trainer_options
 from uform._ext.progress cimport as_progress
-from uform._ext.relations cimport Relations
+from uform._ext.relations cimport take_relations
 from uform._ext.rows cimport as_arena, make_rows
 from uform._ext.stats cimport TrainerStepStats
 from uform._ext.status cimport check
 
 import json
+import os
 
 import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import AmbientScope, LateInteractionSide, Objective, Scalar
+from uform._ext.enums import AmbientScope, Objective, Scalar, with_members
 
 _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
@@ -288,7 +289,8 @@ cdef class Trainer(Receiver):
                 all but NONE.
             choices: texts offered to every text, or a list of its own for each content.
             choice_targets: one row a content, each as long as its choices; an empty one makes none.
-            relations: which items attract, repel or ignore which.
+            relations: which items attract, repel or ignore which; a run that reads none refuses edges, and
+                temperature groups but 0.
             arena: where to answer the embeddings that the loss scored: in RAM, or on one of the executor's GPUs.
             outputs_scalar: their element type, read with an arena.
             stats: overwritten with what the step reports.
@@ -320,6 +322,8 @@ cdef class Trainer(Receiver):
 
         Raises:
             OSError: the file cannot be written; the old one stays.
+            FloatingPointError: a weight or moment is not finite, which no run could resume; the old file stays.
+            ValueError: a parameter was written past its bounds; the old file stays.
         """
         return SaveCall(self, path, progress=progress, progress_steps=progress_steps)()
 
@@ -330,7 +334,7 @@ cdef class Trainer(Receiver):
         try:
             with nogil:
                 check(uform_trainer_describe(handle, &text))
-            return json.loads(text)
+            return with_members(json.loads(text))
         finally:
             uform_string_free(text)
             self.leave()
@@ -502,6 +506,7 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.shapes = description["batch"]
     made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
     made.reads_sides = _reads_sides(description)
+    made.reads_relations = _reads_relations(description)
     made.makes_choices = "choices" in description
     return made
 
@@ -513,17 +518,9 @@ cdef bint _reads_sides(dict run):
             or contrastive.get("ambient_scope") == AmbientScope.CROSS_SIDE)
 
 
-cdef Vector _sides_of(Trainer trainer, object sides, size_t count):
-    """A step's sides. Those of a run that reads none say something that would be lost."""
-    cdef Vector taken = flags(sides, count, LateInteractionSide, "sides")
-    cdef const uint8_t* members = <const uint8_t*>taken.data
-    cdef size_t place
-    if not trainer.reads_sides:
-        for place in range(count):
-            if members[place] != 0:
-                raise ValueError(f"sides[{place}] is {LateInteractionSide(members[place]).name}: expected NONE, since "
-                                 "the run has neither late interaction nor the ambient scope CROSS_SIDE")
-    return taken
+cdef bint _reads_relations(dict run):
+    """Whether something in the run reads relations and groups, as `_reads_sides`."""
+    return "contrastive" in run or "late_interaction" in run or bool(run["plugins"])
 
 
 cdef ChoiceTexts _choices_of(Trainer trainer, object choices, object targets, size_t count):
@@ -557,8 +554,6 @@ cdef class StepCall:
         cdef Vector groups = None, taken = None
         self._release()
         trainer.check_open()
-        if relations is not None and not isinstance(relations, Relations):
-            raise TypeError(f"relations is of type {type(relations).__name__}: expected Relations, or None")
         if stats is not None and not isinstance(stats, TrainerStepStats):
             raise TypeError(f"stats is of type {type(stats).__name__}: expected TrainerStepStats, or None")
         scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
@@ -566,15 +561,15 @@ cdef class StepCall:
         items = parse_items(modalities, contents, bags, trainer.shapes)
         self.c.items = items.c
         if temperature_groups is not None:
-            groups = words(temperature_groups, items.c.count, "temperature_groups")
+            groups = take_groups(temperature_groups, items.c.count, trainer.reads_relations)
             self.c.temperature_groups = <const uint32_t*>groups.data
         if sides is not None:
-            taken = _sides_of(trainer, sides, items.c.count)
+            taken = take_sides(sides, items.c.count, trainer.reads_sides)
             self.c.sides = <const uint8_t*>taken.data
         self.choices = _choices_of(trainer, choices, choice_targets, items.c.count)
         if self.choices is not None:
             self.c.choices = &self.choices.c
-        edges = None if relations is None else (<Relations>relations).fill(&self.c.relations)
+        edges = take_relations(relations, &self.c.relations, trainer.reads_relations)
         self.keepers = groups, taken, edges
         if place is not None:
             self.rows = make_rows(place, &items.c, trainer.hidden, scalar, &self.c.output)
@@ -658,7 +653,8 @@ cdef class SaveCall:
 
     def __init__(self, Trainer trainer not None, path, /, *, progress=None, progress_steps=0) -> None:
         trainer.check_open()
-        self.path = as_path(path, "path")
+        # Absolute: a call that is deferred writes where its path led when it was made.
+        self.path = os.path.join(os.getcwdb(), as_path(path, "path"))
         self.progress = as_progress(progress, progress_steps)
         self.trainer = trainer
 

@@ -6,6 +6,7 @@
 
 #include "core/evaluate.h"
 #include "core/executor.h"
+#include "core/fields.h"
 #include "core/relations.h"
 
 namespace uform {
@@ -17,6 +18,21 @@ constexpr char contrastive_k[] = "contrastive";
 constexpr char late_interaction_k[] = "late_interaction";
 constexpr char choices_k[] = "choices";
 constexpr char const* modality_names_k[] = {"text", "image", "video", "audio"};
+
+constexpr char const* negatives_names_k[] = {"AMBIENT", "NAMED"};
+constexpr char const* pair_loss_names_k[] = {"DERIVED", "BALANCED", "RANKED", "SIGMOID"};
+constexpr char const* ambient_scope_names_k[] = {"EVERY", "CROSS_MODAL", "TARGETS", "CROSS_SIDE"};
+
+/** The members of the page's enumeration that a field of structures takes, none where it takes no enumeration. */
+std::span<char const* const> members_of(std::string_view field) {
+    if (field == "negatives")
+        return negatives_names_k;
+    if (field == "pair_loss")
+        return pair_loss_names_k;
+    if (field == "ambient_scope")
+        return ambient_scope_names_k;
+    return {};
+}
 
 bool is_own(std::string_view name) {
     return name == masked_k || name == contrastive_k || name == late_interaction_k || name == choices_k;
@@ -174,6 +190,16 @@ settings settings_of(uform_trainer_options_t const& options, json const* saved) 
         made.objectives = follow(*saved, "objectives", std::move(made.objectives));
     }
     return made;
+}
+
+std::string shown_field(uform_field_t const& field, void const* config) {
+    json const value = field_value(field, config);
+    std::span<char const* const> const members = members_of(field.name);
+    if (members.empty() || field.type != uform_field_type_int32_k)
+        return value.dump();
+    int64_t const member = value.as_int64(field.name);
+    bool const named = member >= 0 && static_cast<size_t>(member) < members.size();
+    return named ? members[static_cast<size_t>(member)] : value.dump();
 }
 
 json page_description(json const& configuration) {

@@ -14,6 +14,9 @@ namespace uform {
 /** The run that the options ask for; `saved` is the checked configuration of the run that goes on, or null. */
 settings settings_of(uform_trainer_options_t const& options, json const* saved);
 
+/** A field's value as messages show it: that of an enumeration of the page by its name. */
+std::string shown_field(uform_field_t const& field, void const* config);
+
 /** The derived configuration under the page's names. */
 json page_description(json const& configuration);
 

@@ -181,6 +181,8 @@ mode_t atomic_file::inspect_target() const {
             return no_mode_k;
         fail_system(path_, "inspect", errno);
     }
+    if (S_ISDIR(status.st_mode))
+        fail_system(path_, "write", EISDIR);
     if (!S_ISREG(status.st_mode))
         fail_file(path_, "not a regular file, so not replaced");
     // Renaming needs no right to the file itself, but one who took it away meant it.

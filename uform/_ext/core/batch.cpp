@@ -14,7 +14,8 @@ constexpr size_t mixed_chunk_k = 8;
 
 size_t chunk_of(uform_items_t const& items) { return items.modalities ? mixed_chunk_k : texts_chunk_k; }
 
-void check_tape(uform_items_t const& items) {
+/** Copies the offsets as it checks them, so that nobody can change them afterwards. */
+void take_offsets(uform_items_t const& items, uint64_t* to) {
     if (!items.tape_offsets)
         fail(uform_status_invalid_argument_k, "contents: ", items.count,
              " items came, but neither contents nor offsets");
@@ -29,8 +30,15 @@ void check_tape(uform_items_t const& items) {
         if (offset > items.tape_bytes)
             fail(uform_status_invalid_argument_k, "contents.offsets[", index, "]: ", offset, " is past the tape's ",
                  items.tape_bytes, " bytes");
-        before = offset;
+        to[index] = before = offset;
     }
+}
+
+/** Grows a vector, never shrinks it; at least one element, so that its address tells that it is there. */
+template <typename element_at> element_at* reserve_elements(std::vector<element_at>& elements, size_t count) {
+    if (elements.size() < std::max<size_t>(count, 1))
+        elements.resize(std::max<size_t>(count, 1));
+    return elements.data();
 }
 
 } // namespace
@@ -63,18 +71,25 @@ batch::batch(composition const& whole, thread_pool& pool, pack_capacities_t cons
     covered_modality_.resize(capacities.devices);
 }
 
-void batch::check_items(uform_items_t const& items) const {
+/** What says where to read and what to call is copied as it is checked: the caller's memory may change meanwhile. */
+void batch::take_items(uform_items_t const& items) {
     if (items.count >= UINT32_MAX)
         fail(uform_status_invalid_argument_k, "contents: at most ", UINT32_MAX - 1, " items, not ", items.count);
-    if (!items.contents && items.count)
-        check_tape(items);
+    given_ = items;
+    if (!items.contents && items.count) {
+        uint64_t* const offsets = reserve_elements(offsets_, items.count + 1);
+        take_offsets(items, offsets);
+        given_.tape_offsets = offsets;
+    }
     if (!items.modalities) {
         if (items.count && modality_place_[uform_modality_text_k] < 0)
             fail(uform_status_invalid_argument_k, "contents: the run has no texts");
         return;
     }
+    uint8_t* const modalities = reserve_elements(modalities_, items.count);
+    given_.modalities = modalities;
     for (size_t item = 0; item != items.count; ++item) {
-        uint8_t const modality = items.modalities[item];
+        uint8_t const modality = modalities[item] = items.modalities[item];
         if (modality_place_[modality] < 0)
             fail(uform_status_invalid_argument_k, "modalities[", item, "]: ", int(modality),
                  " is no modality of this run; its batch shape leaves it out");
@@ -83,8 +98,7 @@ void batch::check_items(uform_items_t const& items) const {
 
 void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen) {
     if (chosen.empty())
-        check_items(items); // else `measure_all` checked the whole call before, and passes are many
-    given_ = items;
+        take_items(items); // else `measure_all` took the whole call before, and passes are many
     chosen_ = chosen;
     items_count_ = chosen.empty() ? items.count : chosen.size();
     if (items_.size() >= items_count_)

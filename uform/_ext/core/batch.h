@@ -67,7 +67,7 @@ public:
 
 private:
     void take(uform_items_t const& items, std::span<uint32_t const> chosen);
-    void check_items(uform_items_t const& items) const;
+    void take_items(uform_items_t const& items);
     void measure();
     void place(uint32_t const* groups);
     void count_before();
@@ -79,6 +79,8 @@ private:
     packer packer_;
     bag_numbering numbering_;
     uform_items_t given_{};
+    std::vector<uint64_t> offsets_;   /* of the tape, our own */
+    std::vector<uint8_t> modalities_; /* one an item, our own */
     std::span<uint32_t const> chosen_;
     std::span<staging_view const> staging_;
     int8_t modality_place_[256];

@@ -35,11 +35,33 @@ std::string shown(std::vector<uint64_t> const& shape) {
 }
 
 template <typename valid_at>
-void check_values(std::string const& name, std::span<float const> values, valid_at&& valid) {
+void check_values(std::string const& name, std::span<float const> values, valid_at&& valid, uform_status_t not_finite) {
     auto const wrong = std::find_if_not(values.begin(), values.end(), valid);
-    if (wrong != values.end())
-        fail(uform_status_invalid_argument_k, "tensor ", name, ": its value ", wrong - values.begin(), " is ", *wrong,
+    if (wrong == values.end())
+        return;
+    auto const place = wrong - values.begin();
+    if (std::isfinite(*wrong))
+        fail(uform_status_invalid_argument_k, "tensor ", name, ": its value ", place, " is ", *wrong,
              ", which no run leaves there");
+    fail(not_finite, "tensor ", name, ": its value ", place, " is ", *wrong, ", which no run goes on with");
+}
+
+/* What a checkpoint may hold: written and read by the same rules, so that what was saved can be resumed. */
+
+void check_parameter(parameter const& one, float const* values, uform_status_t not_finite) {
+    check_values(
+        one.name, {values, one.count()},
+        [&](float value) { return std::isfinite(value) && value >= one.minimum && value <= one.maximum; }, not_finite);
+}
+
+void check_first_moment(parameter const& one, float const* values, uform_status_t not_finite) {
+    check_values(
+        first_moment_name(one), {values, one.count()}, [](float value) { return std::isfinite(value); }, not_finite);
+}
+
+/** The square of a gradient that no bound held may be past float32; the run goes on with that, too. */
+void check_second_moment(parameter const& one, float const* values, uform_status_t not_finite) {
+    check_values(second_moment_name(one), {values, one.count()}, [](float value) { return value >= 0; }, not_finite);
 }
 
 } // namespace
@@ -48,6 +70,11 @@ uint64_t checkpoint_tensors(parameter_table const& table) { return 3 * table.all
 
 void save_checkpoint(std::string const& path, parameter_table const& table, run_values const& values,
                      run_counters const& counters, json const& configuration, progress& told) {
+    for (parameter const& one : table.all()) {
+        check_parameter(one, values.parameters + one.offset, uform_status_not_finite_k);
+        check_first_moment(one, values.first_moment + one.offset, uform_status_not_finite_k);
+        check_second_moment(one, values.second_moment + one.offset, uform_status_not_finite_k);
+    }
     safetensors_writer writer(path);
     struct counter {
         char const* name;
@@ -102,7 +129,7 @@ void checkpoint::refuse(error const& failure) const {
     std::string const name = "'" + file_.path() + "': ";
     if (failure.status == uform_status_cancelled_k || failure.message.starts_with(name))
         throw failure;
-    throw error(failure.status, name + failure.message);
+    throw failure.reworded(name + failure.message);
 }
 
 void checkpoint::read_counters() {
@@ -186,16 +213,14 @@ void checkpoint::read_values(std::string const& name, parameter const& like, flo
 
 void checkpoint::read_parameter(parameter const& one, float* to) const {
     read_values(one.name, one, to);
-    check_values(one.name, {to, one.count()},
-                 [&](float value) { return std::isfinite(value) && value >= one.minimum && value <= one.maximum; });
+    check_parameter(one, to, uform_status_invalid_argument_k);
 }
 
 void checkpoint::read_moments(parameter const& one, float* first, float* second) const {
     read_values(first_moment_name(one), one, first);
-    check_values(first_moment_name(one), {first, one.count()}, [](float value) { return std::isfinite(value); });
+    check_first_moment(one, first, uform_status_invalid_argument_k);
     read_values(second_moment_name(one), one, second);
-    // The square of a gradient that no bound held may be past float32; the run goes on with that, too.
-    check_values(second_moment_name(one), {second, one.count()}, [](float value) { return value >= 0; });
+    check_second_moment(one, second, uform_status_invalid_argument_k);
 }
 
 } // namespace uform

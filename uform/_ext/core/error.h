@@ -14,9 +14,18 @@ namespace uform {
 struct error : std::exception {
     uform_status_t status;
     std::string message;
+    int number = 0;   // the system's, `errno`, where a call of it failed
+    std::string path; // the file that it failed on; the message begins with its name
 
     error(uform_status_t status, std::string message) : status(status), message(std::move(message)) {}
     char const* what() const noexcept override { return message.c_str(); }
+
+    /** The same failure in other words. */
+    error reworded(std::string words) const {
+        error other = *this;
+        other.message = std::move(words);
+        return other;
+    }
 };
 
 /** Throws an `error` whose message is the parts end to end. */
@@ -31,13 +40,17 @@ template <typename body_at> decltype(auto) within(std::string const& where, body
     try {
         return body();
     } catch (error const& failure) {
-        throw error(failure.status, where + ": " + failure.message);
+        throw failure.reworded(where + ": " + failure.message);
     }
 }
 
-/** Remembers this thread's message for `uform_last_error`. Never throws. */
-void set_last_error(char const* message) noexcept;
+/** Remembers this thread's message for `uform_last_error`, and of a file's failure the rest. Never throws. */
+void set_last_error(char const* message, int number = 0, char const* path = "") noexcept;
+
 char const* last_error() noexcept;
+
+/** This thread's failure as it was remembered. */
+error last_failure(uform_status_t status);
 
 /** Runs `body` and turns whatever it throws into a status and this thread's message; nothing escapes. */
 template <typename body_at> uform_status_t guard(body_at&& body) noexcept {
@@ -45,7 +58,7 @@ template <typename body_at> uform_status_t guard(body_at&& body) noexcept {
         body();
         return uform_status_success_k;
     } catch (error const& failure) {
-        set_last_error(failure.what());
+        set_last_error(failure.what(), failure.number, failure.path.c_str());
         return failure.status;
     } catch (std::bad_alloc const&) {
         set_last_error("the host has no memory left");
@@ -62,7 +75,7 @@ template <typename body_at> uform_status_t guard(body_at&& body) noexcept {
 /** Throws what a callee across the C edge answered. */
 inline void check(uform_status_t status) {
     if (status != uform_status_success_k)
-        throw error(status, last_error());
+        throw last_failure(status);
 }
 
 } // namespace uform

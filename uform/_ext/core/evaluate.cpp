@@ -1,6 +1,7 @@
 #include "core/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/given.h"
@@ -42,12 +43,20 @@ given_matrix matrix_of(uform_contrastive_loss_t const& problem) {
             problem.scalar, problem.strided,    problem.row_stride, problem.column_stride};
 }
 
+void refuse_loss(double loss) {
+    if (!std::isfinite(loss))
+        fail(uform_status_not_finite_k, "loss is ", loss, ": the values are finite, but too large for it");
+}
+
 /** Everything that one evaluation needs on its device. */
 class evaluation {
 public:
     evaluation(executor& on, selection const& objective, uform_contrastive_loss_t const& problem)
         : operations_(on.operations()), problem_(problem), given_(on, matrix_of(problem)),
           stream_(on.stream(given_.place())), run_(run_of(problem)), objectives_(1) {
+        relations_.take(problem.relations, problem.count,
+                        static_cast<uint64_t>(std::max(problem.contrastive.max_edges_per_device, 0)), 1);
+        check_sides(problem.sides, problem.count);
         check_answers();
         start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
@@ -60,6 +69,7 @@ public:
         plan();
         upload();
         forward_backward();
+        check_finite();
         download();
     }
 
@@ -116,7 +126,7 @@ private:
         uform_device_view_t const view{nullptr, count, count, count, nullptr};
         uint8_t* const staging = staging_.data();
         planning_ = std::make_unique<planning>(run_, objectives_, nullptr, std::span<modality_instance const>{});
-        planning_->run({0, items_, bags_, {&view, 1}, {&staging, 1}, problem_.sides, &problem_.relations});
+        planning_->run({0, items_, bags_, {&view, 1}, {&staging, 1}, problem_.sides, &relations_.sets()});
     }
 
     void upload() {
@@ -180,6 +190,25 @@ private:
         *problem_.loss = term;
     }
 
+    /** Finite vectors may still be too large for what is computed of them. */
+    void check_finite() const {
+        double term = 0;
+        check(operations_.memory_download(stream_, &term, block_->at<double>(terms_) + objectives_[0].terms.at(0),
+                                          sizeof(term)));
+        check(operations_.stream_synchronize(stream_));
+        refuse_loss(term);
+        refuse("gradient", embeddings_gradient_, problem_.count, run_.hidden);
+        char const* const names[] = {"log_inverse_temperature_gradient", "bias_gradient"};
+        for (size_t handle = 0; handle != std::size(names) && handle != objectives_[0].parameters.size(); ++handle) {
+            parameter const& one = declared_.parameters.at(objectives_[0].parameters[handle]);
+            refuse(names[handle], block_->at<float>(gradient_) + one.offset, one.count(), 1);
+        }
+    }
+
+    void refuse(char const* field, float const* values, size_t rows, size_t width) const {
+        refuse_not_finite(operations_, stream_, field, values, rows, width, block_->at<uint64_t>(not_finite_));
+    }
+
     void narrow_gradient() {
         if (problem_.scalar == uform_scalar_float32_k)
             return check(operations_.memory_copy(stream_, problem_.gradient, embeddings_gradient_, vectors_bytes()));
@@ -192,6 +221,7 @@ private:
     given_rows given_;
     uform_stream_t* stream_;
     uform_run_t run_;
+    checked_relations relations_;
     declarations declared_;
     std::vector<objective_instance> objectives_;
     memory_plan plan_;
@@ -213,9 +243,6 @@ void evaluate_pairs(executor& on, selection const& objective, uform_contrastive_
         fail(uform_status_invalid_argument_k, "embeddings: at least one column a vector, not ", problem.width);
     if (problem.count >= UINT32_MAX)
         fail(uform_status_invalid_argument_k, "embeddings: at most ", UINT32_MAX - 1, " vectors, not ", problem.count);
-    check_relations(problem.relations, problem.count,
-                    static_cast<uint64_t>(std::max(problem.contrastive.max_edges_per_device, 0)), 1);
-    check_sides(problem.sides, problem.count);
     std::lock_guard order(on.order());
     evaluation(on, objective, problem).run();
 }
@@ -261,6 +288,10 @@ public:
         double loss = 0;
         check(operations_.memory_download(stream_, &loss, entropy.loss, sizeof(loss)));
         check(operations_.stream_synchronize(stream_));
+        refuse_loss(loss);
+        if (entropy.gradient)
+            refuse_not_finite(operations_, stream_, "gradient", entropy.gradient, problem_.count, bytes_k,
+                              block_->at<uint64_t>(not_finite_));
         *problem_.loss = loss;
     }
 

@@ -22,7 +22,10 @@ int file_descriptor::close() noexcept {
 }
 
 void fail_system(std::string const& path, char const* verb, int code) {
-    fail_file(path, "cannot ", verb, ": ", std::generic_category().message(code));
+    error failure(uform_status_file_k, "'" + path + "': cannot " + verb + ": " + std::generic_category().message(code));
+    failure.number = code;
+    failure.path = path;
+    throw failure;
 }
 
 void check_path(std::string const& path) {

@@ -41,7 +41,7 @@ template <typename... parts_at> [[noreturn]] void fail_file(std::string const& p
     fail(uform_status_file_k, "'", path, "': ", parts...);
 }
 
-/** Fails with the system's reason: `code` is an `errno`. */
+/** Fails with the system's reason, by its number too: `code` is an `errno`. */
 [[noreturn]] void fail_system(std::string const& path, char const* verb, int code);
 
 /** Refuses an empty path, and one with a zero byte, which would name another file than the caller meant. */

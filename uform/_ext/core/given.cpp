@@ -6,6 +6,19 @@
 
 namespace uform {
 
+namespace {
+
+/** Answers row times width plus column of the first value that is not finite, `UINT64_MAX` where there is none. */
+uint64_t widen_rows(uform_operations_t const& operations, uform_stream_t* stream, uform_widen_t const& widen) {
+    uint64_t found = 0;
+    check(operations.rows_widen(stream, &widen));
+    check(operations.memory_download(stream, &found, widen.not_finite, sizeof(found)));
+    check(operations.stream_synchronize(stream));
+    return found;
+}
+
+} // namespace
+
 given_rows::given_rows(executor& on, given_matrix const& given) : operations_(on.operations()), matrix_(given) {
     if (matrix_.rows > UINT32_MAX - 1 || matrix_.width > UINT32_MAX / 2)
         fail(uform_status_invalid_argument_k, matrix_.field, ": at most ", UINT32_MAX - 1, " rows of ", UINT32_MAX / 2,
@@ -58,10 +71,7 @@ float const* given_rows::take(void* memory, uint64_t* not_finite) const {
     widen.from = from;
     widen.to = is_plain() || !reachable_ ? nullptr : static_cast<float*>(memory);
     widen.not_finite = not_finite;
-    check(operations_.rows_widen(stream_, &widen));
-    uint64_t found = 0;
-    check(operations_.memory_download(stream_, &found, not_finite, sizeof(found)));
-    check(operations_.stream_synchronize(stream_));
+    uint64_t const found = widen_rows(operations_, stream_, widen);
     if (found != UINT64_MAX)
         refuse(found, from);
     return widen.to ? widen.to : static_cast<float const*>(from);
@@ -79,6 +89,28 @@ void given_rows::refuse(uint64_t index, void const* from) const {
     check(operations_.stream_synchronize(stream_));
     fail(uform_status_invalid_argument_k, matrix_.field, "[", row, "] is not finite: it has ",
          std::bit_cast<float>(wide ? bits : bits << 16), " in column ", column);
+}
+
+void refuse_not_finite(uform_operations_t const& operations, uform_stream_t* stream, char const* field,
+                       float const* values, size_t rows, size_t width, uint64_t* not_finite) {
+    if (rows == 0 || width == 0)
+        return;
+    uform_widen_t widen{};
+    widen.rows = static_cast<uint32_t>(rows);
+    widen.width = static_cast<uint32_t>(width);
+    widen.scalar = uform_scalar_float32_k;
+    widen.row_stride = static_cast<int64_t>(width);
+    widen.column_stride = 1;
+    widen.from = values;
+    widen.not_finite = not_finite;
+    uint64_t const found = widen_rows(operations, stream, widen);
+    if (found == UINT64_MAX)
+        return;
+    float value = 0;
+    check(operations.memory_download(stream, &value, values + found, sizeof(value)));
+    check(operations.stream_synchronize(stream));
+    fail(uform_status_not_finite_k, field, "[", found / width, "] is not finite: it has ", value, " in column ",
+         found % width, ", of finite values that are too large for it");
 }
 
 } // namespace uform

@@ -60,4 +60,9 @@ private:
     bool reachable_ = false; /* by the device */
 };
 
+/** Refuses computed rows of float32, end to end, that are not finite: `uform_status_not_finite_k`, by row and column.
+ *  @param not_finite Device-side, one number. */
+void refuse_not_finite(uform_operations_t const& operations, uform_stream_t* stream, char const* field,
+                       float const* values, size_t rows, size_t width, uint64_t* not_finite);
+
 } // namespace uform

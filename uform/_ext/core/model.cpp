@@ -87,7 +87,7 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
         fail(uform_status_invalid_argument_k, "output: its data is missing");
     group_by_bag(items);
     uint64_t const truncated = engine_->planner->truncated();
-    reserve(bag_columns_);
+    reserve(items, bag_columns_);
     for (size_t bag = 0; bag != bags;) {
         size_t const taken = choose_bags(bag);
         run_pass(items);
@@ -116,7 +116,7 @@ void model::group_by_bag(uform_items_t const& items) {
         members_[next[bag_of(item)]++] = static_cast<uint32_t>(item);
 }
 
-void model::reserve(std::span<uint64_t const> bag_columns) {
+void model::reserve(uform_items_t const& items, std::span<uint64_t const> bag_columns) {
     auto const largest = std::max_element(bag_columns.begin(), bag_columns.end());
     uform_run_t const& run = engine_->whole->run;
     if (*largest <= run.columns_capacity)
@@ -127,6 +127,7 @@ void model::reserve(std::span<uint64_t const> bag_columns) {
         fail(uform_status_invalid_argument_k, "bags: bag ", largest - bag_columns.begin(), " holds ", *largest,
              " columns, over the ", most_rows * run.row_columns, " that one device of its training held");
     build(static_cast<uint32_t>(rows));
+    engine_->planner->measure_all(items); // it is another one
 }
 
 /** Takes whole bags from `first_bag` on while every one surely finds a device; answers how many. */

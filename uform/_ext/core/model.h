@@ -36,7 +36,7 @@ private:
     void build(uint32_t rows);
     void load(engine& made);
     /** Makes room for the largest bag; a bag over what the run trained with is refused. */
-    void reserve(std::span<uint64_t const> bag_columns);
+    void reserve(uform_items_t const& items, std::span<uint64_t const> bag_columns);
     void group_by_bag(uform_items_t const& items);
     size_t choose_bags(size_t first_bag);
     void run_pass(uform_items_t const& items);

@@ -34,8 +34,6 @@ template <typename... parts_at> [[noreturn]] void refuse(char const* set, parts_
 }
 
 void check_offsets(char const* set, uform_edges_t const& edges, std::size_t items) {
-    if (edges.offsets_count != items + 1)
-        refuse(set, "offsets has ", edges.offsets_count, " entries, expected ", items + 1, ": one more than the items");
     if (edges.offsets[0] != 0)
         refuse(set, "offsets[0] is ", edges.offsets[0], ", expected 0");
     for (std::size_t item = 0; item != items; ++item)
@@ -54,14 +52,13 @@ void check_ids(char const* set, uform_edges_t const& edges, std::size_t items) {
 }
 
 void check_weights(char const* set, uform_edges_t const& edges) {
-    if (edges.weights_count != edges.ids_count)
-        refuse(set, "weights has ", edges.weights_count, " entries, expected ", edges.ids_count, ", the number of ids");
     for (std::size_t edge = 0; edge != edges.weights_count; ++edge)
         if (!(edges.weights[edge] >= 0.0f) || !std::isfinite(edges.weights[edge]))
             refuse(set, "weights[", edge, "] is ", edges.weights[edge], ", expected a finite number of at least 0");
 }
 
-void check_set(char const* set, uform_edges_t const& edges, std::size_t items) {
+/** Counts and pointers, which are the call's own. */
+void check_counts(char const* set, uform_edges_t const& edges, std::size_t items) {
     if (!edges.offsets && (edges.offsets_count || edges.ids_count || edges.weights_count))
         refuse(set, "offsets is missing, but ", edges.ids_count, " ids and ", edges.weights_count,
                " weights are given");
@@ -71,10 +68,8 @@ void check_set(char const* set, uform_edges_t const& edges, std::size_t items) {
         refuse(set, "ids is missing, expected ", edges.ids_count, " entries");
     if (!edges.weights && edges.weights_count)
         refuse(set, "weights is missing, expected ", edges.weights_count, " entries");
-    check_offsets(set, edges, items);
-    check_ids(set, edges, items);
-    if (edges.weights)
-        check_weights(set, edges);
+    if (edges.offsets_count != items + 1)
+        refuse(set, "offsets has ", edges.offsets_count, " entries, expected ", items + 1, ": one more than the items");
 }
 
 /** Grows a vector, never shrinks it; at least one element, so that its address can be handed over. */
@@ -83,20 +78,45 @@ template <typename element_at> void reserve_elements(std::vector<element_at>& el
         elements.resize(std::max<std::size_t>(count, 1));
 }
 
+/** Copies elements, so that nobody else can change them. */
+template <typename element_at> void own(element_at const*& elements, std::size_t count, std::vector<element_at>& copy) {
+    reserve_elements(copy, count);
+    std::copy_n(elements, count, copy.begin());
+    elements = copy.data();
+}
+
 } // namespace
 
 std::uint64_t count_edges(uform_relations_t const& relations) noexcept {
     return std::uint64_t(relations.attract.ids_count) + relations.repel.ids_count + relations.ignore.ids_count;
 }
 
-void check_relations(uform_relations_t const& relations, std::size_t items, std::uint64_t max_edges_per_device,
-                     std::uint32_t devices) {
-    check_set("attract", relations.attract, items);
-    check_set("repel", relations.repel, items);
-    if (relations.ignore.weights || relations.ignore.weights_count)
-        refuse("ignore", "weights has ", relations.ignore.weights_count, " entries, but ignored edges have no weights");
-    check_set("ignore", relations.ignore, items);
-    std::uint64_t const edges = count_edges(relations);
+/** Each part is copied, then checked, before the next is read at the places that it names. */
+uform_edges_t checked_relations::take_set(char const* set, uform_edges_t edges, std::size_t items, edges_copy& copy) {
+    check_counts(set, edges, items);
+    if (!edges.offsets)
+        return edges;
+    own(edges.offsets, edges.offsets_count, copy.offsets);
+    check_offsets(set, edges, items);
+    own(edges.ids, edges.ids_count, copy.ids);
+    check_ids(set, edges, items);
+    if (!edges.weights)
+        return edges;
+    if (edges.weights_count != edges.ids_count)
+        refuse(set, "weights has ", edges.weights_count, " entries, expected ", edges.ids_count, ", the number of ids");
+    own(edges.weights, edges.weights_count, copy.weights);
+    check_weights(set, edges);
+    return edges;
+}
+
+void checked_relations::take(uform_relations_t const& given, std::size_t items, std::uint64_t max_edges_per_device,
+                             std::uint32_t devices) {
+    sets_.attract = take_set("attract", given.attract, items, attract_);
+    sets_.repel = take_set("repel", given.repel, items, repel_);
+    if (given.ignore.weights || given.ignore.weights_count)
+        refuse("ignore", "weights has ", given.ignore.weights_count, " entries, but ignored edges have no weights");
+    sets_.ignore = take_set("ignore", given.ignore, items, ignore_);
+    std::uint64_t const edges = count_edges(given);
     if (max_edges_per_device && edges > max_edges_per_device * devices)
         fail(uform_status_invalid_argument_k, "relations has ", edges, " edges, more than the ",
              max_edges_per_device * devices, " that contrastive.max_edges_per_device=", max_edges_per_device,

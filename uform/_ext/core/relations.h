@@ -14,12 +14,34 @@ namespace uform {
 inline constexpr std::uint32_t no_unit_k = UINT32_MAX;
 
 /**
- *  Refuses edge sets that do not fit a call of `items` items; the message names the set, the field, the index and the
- *  value.
- *  @param max_edges_per_device The bound on the edges of all sets, times `devices`; 0: none.
+ *  A call's edge sets, copied as they are checked: whoever changes the buffers meanwhile changes nothing here. Storage
+ * is kept and grows only with a call larger than all before.
  */
-void check_relations(uform_relations_t const& relations, std::size_t items, std::uint64_t max_edges_per_device,
-                     std::uint32_t devices);
+class checked_relations {
+public:
+    /**
+     *  Refuses edge sets that do not fit a call of `items` items; the message names the set, the field, the index and
+     *  the value.
+     *  @param max_edges_per_device The bound on the edges of all sets, times `devices`; 0: none.
+     */
+    void take(uform_relations_t const& given, std::size_t items, std::uint64_t max_edges_per_device,
+              std::uint32_t devices);
+
+    /** What was taken last. */
+    uform_relations_t const& sets() const { return sets_; }
+
+private:
+    struct edges_copy {
+        std::vector<std::size_t> offsets;
+        std::vector<std::uint32_t> ids;
+        std::vector<float> weights;
+    };
+
+    uform_edges_t take_set(char const* set, uform_edges_t edges, std::size_t items, edges_copy& own);
+
+    edges_copy attract_, repel_, ignore_;
+    uform_relations_t sets_{};
+};
 
 /** The number of edges that the sets name. */
 std::uint64_t count_edges(uform_relations_t const& relations) noexcept;
@@ -32,7 +54,7 @@ std::uint64_t count_edges(uform_relations_t const& relations) noexcept;
 class relation_planner {
 public:
     /**
-     *  @param relations Passed `check_relations`.
+     *  @param relations Of `checked_relations`.
      *  @param unit_of The unit of each item, below `units`, or `no_unit_k`.
      *  @return Valid until the next plan. Ignored pairs have weight 1.
      */

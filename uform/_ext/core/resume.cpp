@@ -1,5 +1,6 @@
 #include "core/resume.h"
 
+#include "core/adapter.h"
 #include "core/error.h"
 
 namespace uform {
@@ -22,8 +23,7 @@ void check_kept(config_kind const& kind, bytes const& values, bytes const& deriv
     for (uform_field_t const& field : kind.fields)
         if (!field_is_zero(field, values.data()) && !fields_equal(field, derived.data(), values.data()))
             fail(uform_status_invalid_argument_k, field_path(path, field.name), " is ",
-                 field_value(field, values.data()).dump(), " where a run would have ",
-                 field_value(field, derived.data()).dump());
+                 shown_field(field, values.data()), " where a run would have ", shown_field(field, derived.data()));
 }
 
 /** Derives values of which those that are not zero are derived already. */
@@ -53,7 +53,7 @@ bytes as_given(config_kind const& kind, bytes const& values, std::vector<bool> c
             continue;
         if (!ask_true_zero(field, asked.data()) || !derives_to_zero(kind, field, asked))
             fail(uform_status_invalid_argument_k, field_path(path, field.name), " is ",
-                 field_value(field, values.data()).dump(), ", which no run has");
+                 shown_field(field, values.data()), ", which no run has");
     }
     return asked;
 }
@@ -65,8 +65,7 @@ void check_derived(config_kind const& kind, bytes const& values, std::string con
     for (uform_field_t const& field : kind.fields)
         if (!fields_equal(field, again.data(), values.data()))
             fail(uform_status_invalid_argument_k, field_path(path, field.name), " is ",
-                 field_value(field, values.data()).dump(), " where a run would have ",
-                 field_value(field, again.data()).dump());
+                 shown_field(field, values.data()), " where a run would have ", shown_field(field, again.data()));
 }
 
 /** The kind where it lies in a file: what derivation refuses there begins with the path. */

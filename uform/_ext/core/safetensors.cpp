@@ -159,6 +159,8 @@ safetensors_file safetensors_file::open(std::string path) {
     struct stat status;
     if (::fstat(descriptor.get(), &status) < 0)
         fail_system(path, "inspect", errno);
+    if (S_ISDIR(status.st_mode))
+        fail_system(path, "read", EISDIR);
     if (!S_ISREG(status.st_mode))
         fail_file(path, "not a regular file");
 

@@ -170,11 +170,11 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
     queue_->report(own.pending, stats);
 }
 
-void trainer::check_step(uform_step_t const& step) const {
+void trainer::check_step(uform_step_t const& step) {
     size_t const count = step.items.count;
     if (count == 0)
         fail(uform_status_invalid_argument_k, "contents: a step needs at least one item in the world, none came");
-    check_relations(step.relations, count, edges_limit(), whole_->run.devices);
+    relations_.take(step.relations, count, edges_limit(), whole_->run.devices);
     check_sides(step.sides, count);
     if (step.choices && whole_->run.choices_capacity == 0)
         fail(uform_status_invalid_argument_k,
@@ -207,7 +207,7 @@ void trainer::plan(uform_step_t const& step, slot& to) {
         views_[device].bags_count = packed.bags;
         views_[device].segments = to.staging[device].segments;
     }
-    planning_->run({calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &step.relations});
+    planning_->run({calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &relations_.sets()});
     batch_->finish();
     to.truncated = batch_->truncated();
     to.answers = step.output.data != nullptr;

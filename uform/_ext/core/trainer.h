@@ -64,7 +64,7 @@ private:
     slot make_slot(size_t place);
 
     /* a step, in this order */
-    void check_step(uform_step_t const& step) const;
+    void check_step(uform_step_t const& step);
     void plan(uform_step_t const& step, slot& to);
     void begin(size_t place);
     void run();
@@ -94,6 +94,7 @@ private:
     std::vector<std::unique_ptr<replica>> replicas_;
     std::unique_ptr<batch> batch_;
     std::unique_ptr<planning> planning_;
+    checked_relations relations_;
 
     uint64_t calls_ = 0;
     uint64_t dropped_ = 0;         /* by all steps */

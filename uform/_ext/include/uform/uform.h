@@ -330,6 +330,11 @@ typedef struct uform_trainer_step_stats_t {
 /** The message of this thread's last failure; empty after none. */
 UFORM_API char const* uform_last_error(void);
 
+/** Where that was the system's refusal of a file: its `errno`, and the file, whose name begins the message. Else 0 and
+ *  an empty text. */
+UFORM_API int32_t uform_last_error_number(void);
+UFORM_API char const* uform_last_error_path(void);
+
 /** "MAJOR.MINOR.PATCH". */
 UFORM_API char const* uform_version(void);
 
