@@ -403,12 +403,15 @@ cdef class Trainer(Receiver):
         return counted
 
     def close(self) -> None:
-        """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on."""
+        """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on.
+
+        As any verb, it comes after all that was submitted before: what is not wanted any more is cancelled first.
+        """
         cdef uform_trainer_t* handle
         if self.handle == NULL:
             return
-        handle = self.enter()
-        self.handle = NULL
+        self.executor.enter()
+        handle, self.handle = self.handle, NULL
         try:
             with nogil:
                 uform_trainer_free(handle)

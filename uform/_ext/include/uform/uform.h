@@ -5,6 +5,9 @@
  * fail answers a `uform_status_t`; its message is fetched, on the same thread, with `uform_last_error()`. Handles are
  * made by `uform_<noun>_init_*` and destroyed by `uform_<noun>_free`, which takes a null pointer as well. Every other
  * pointer is borrowed for the length of the call. No function of this header prints, exits the process or needs Python.
+ *
+ *  A child of fork may free what its parent made, and nothing else of it: its threads stayed there. What the child
+ * makes itself works.
  */
 #ifndef UFORM_UFORM_H_
 #define UFORM_UFORM_H_
