@@ -1,10 +1,11 @@
-"""Every C++ program of tests/native, compiled with sanitizers against a sanitized core, runs without a finding."""
+"""The C++ programs of tests/native, compiled with sanitizers against a sanitized core, run without a finding."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,23 +19,23 @@ SANITIZER_OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict[str, Path]:
+# What several threads share; everything else would take minutes under ThreadSanitizer.
+THREADED = ("test_arena", "test_queue", "test_threads", "test_trainer_threads")
+
+
+def build(**options: Any) -> dict[str, Path]:
     lines: list[str] = []
     try:
-        return build_programs(report=lines.append)
+        return build_programs(report=lines.append, **options)
     except Exception:
         print("\n".join(lines))
         raise
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("native")
-@pytest.mark.parametrize("name", NAMES)
-def test_program_runs_clean(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
+def run_clean(program: Path, folder: Path) -> None:
     finished = subprocess.run(
-        [programs[name]],
-        cwd=tmp_path,
+        [program],
+        cwd=folder,
         env={**os.environ, **SANITIZER_OPTIONS},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -43,3 +44,29 @@ def test_program_runs_clean(name: str, programs: dict[str, Path], tmp_path: Path
         timeout=600,
     )
     assert finished.returncode == 0, finished.stdout[-8000:]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Path]:
+    return build()
+
+
+@pytest.fixture(scope="module")
+def threaded() -> dict[str, Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UFORM_SANITIZE", "thread")
+        return build(names=THREADED)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("native")
+@pytest.mark.parametrize("name", NAMES)
+def test_program_runs_clean(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
+    run_clean(programs[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("native")
+@pytest.mark.parametrize("name", THREADED)
+def test_program_has_no_race(name: str, threaded: dict[str, Path], tmp_path: Path) -> None:
+    run_clean(threaded[name], tmp_path)
