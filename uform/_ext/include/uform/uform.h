@@ -5,9 +5,6 @@
  * fail answers a `uform_status_t`; its message is fetched, on the same thread, with `uform_last_error()`. Handles are
  * made by `uform_<noun>_init_*` and destroyed by `uform_<noun>_free`, which takes a null pointer as well. Every other
  * pointer is borrowed for the length of the call. No function of this header prints, exits the process or needs Python.
- *
- *  A child of fork may free what its parent made, and nothing else of it: its threads stayed there. What the child
- * makes itself works.
  */
 #ifndef UFORM_UFORM_H_
 #define UFORM_UFORM_H_
@@ -353,7 +350,7 @@ UFORM_API uform_status_t uform_items_bags(uform_items_t const* items, size_t* ba
 
 /* ---------------------------------------------------------------------------------------------------- executors */
 
-typedef struct uform_executor_t uform_executor_t;
+typedef struct uform_executor_t uform_executor_t; /* a child of fork may free what its parent made, and that alone */
 
 typedef enum uform_executor_kind_t {
     uform_executor_kind_ram_k = 0,
