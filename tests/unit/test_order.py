@@ -13,7 +13,7 @@ import pytest
 import uform
 from tests.helpers.calls import Call
 from tests.helpers.processes import run_python
-from tests.helpers.runs import TINY, make_trainer, resume, shape
+from tests.helpers.runs import TINY, hold, make_trainer, resume, shape
 from uform import Modality
 from uform._ext.turns import Turns
 from uform._ext.worker import Worker
@@ -37,19 +37,6 @@ def defer(trainer: uform.Trainer, stats: uform.TrainerStepStats | None = None) -
 def step(trainer: uform.Trainer) -> int:
     """A step that blocks, and its number among those applied."""
     return Call(TEXTS).step(trainer).stats.step
-
-
-def hold(trainer: uform.Trainer) -> threading.Event:
-    """Holds the executor's worker, and with it all that comes behind, until the event is set."""
-    gate, held = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        held.set()
-        gate.wait(SOON)
-
-    trainer.executor._submit(wait)
-    assert held.wait(SOON)
-    return gate
 
 
 def test_a_blocking_call_comes_after_those_deferred_before(trainer: uform.Trainer, tmp_path: Path) -> None:
@@ -111,7 +98,7 @@ def test_many_threads_keep_their_own_order(trainer: uform.Trainer) -> None:
 
 def test_a_done_callback_may_block_and_comes_next(trainer: uform.Trainer) -> None:
     """However many calls are behind: those that have begun are before it, the rest behind it."""
-    gate, seen = hold(trainer), []
+    gate, seen = hold(trainer.executor), []
     first = defer(trainer)
     first.add_done_callback(lambda _: seen.append(step(trainer)))
     behind = [defer(trainer) for _ in range(MANY)]
@@ -141,7 +128,7 @@ def test_a_done_callback_may_defer_and_another_executor_s_may_block(trainer: ufo
 
 
 def test_a_cancelled_call_holds_nobody_up(trainer: uform.Trainer) -> None:
-    gate = hold(trainer)
+    gate = hold(trainer.executor)
     pending = [defer(trainer) for _ in range(5)]
     assert [one.cancel() for one in pending] == [True] * 5
     gate.set()
@@ -149,7 +136,7 @@ def test_a_cancelled_call_holds_nobody_up(trainer: uform.Trainer) -> None:
 
 
 def test_close_comes_after_what_was_submitted(trainer: uform.Trainer) -> None:
-    gate = hold(trainer)
+    gate = hold(trainer.executor)
     pending = [defer(trainer) for _ in range(5)]
     assert pending.pop().cancel()
     gate.set()
@@ -163,7 +150,7 @@ def test_close_comes_after_what_was_submitted(trainer: uform.Trainer) -> None:
 def test_what_is_deferred_runs_whoever_has_let_go(tmp_path: Path) -> None:
     """The trainer, the executor and the Deferred are names: a call keeps what it needs."""
     trainer = uform.Trainer.init_ram(uform.Executor.for_ram(threads=1), **TINY, batch=shape())
-    gate = hold(trainer)
+    gate = hold(trainer.executor)
     for _ in range(5):
         defer(trainer)
     saved = trainer.deferred(trainer.executor).save(tmp_path / "saved")
