@@ -44,12 +44,15 @@ from uform._ext.stats cimport TrainerStepStats
 from uform._ext.status cimport check
 
 import json
+import logging
+import os
 
 import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
 from uform._ext.enums import AmbientScope, LateInteractionSide, Objective, Scalar
 
+_LOG = logging.getLogger("uform")
 _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
 
@@ -506,6 +509,9 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
     made.reads_sides = _reads_sides(description)
     made.makes_choices = "choices" in description
+    _LOG.info("a run of %d parameters and %d bytes a device on %r, %s", description["parameter_count"],
+              description["planned_bytes_per_device"]["total"], devices,
+              "from its beginning" if given["resume"] is None else f"resumed at step {description['step']}")
     return made
 
 
@@ -679,3 +685,4 @@ cdef class SaveCall:
             self.progress.finish(status)
         finally:
             self.trainer.leave()
+        _LOG.info("saved %s", os.fsdecode(self.path))

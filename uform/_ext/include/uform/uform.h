@@ -336,6 +336,9 @@ UFORM_API char const* uform_version(void);
 /** How this library was built, as JSON: version, compiler, whether VRAM is in. Static. */
 UFORM_API char const* uform_build_config(void);
 
+/** The GPUs that this process sees, as a JSON array; refused where there are none, with why. Makes no context. */
+UFORM_API uform_status_t uform_gpus(char** json);
+
 /** Frees a string that a function of this header handed over. */
 UFORM_API void uform_string_free(char* string);
 
