@@ -19,6 +19,7 @@ CUDA_WHEELS = (
     "nvidia-cuda-crt==13.0.*",
     "nvidia-cuda-runtime==13.0.*",
     "nvidia-cuda-cccl==13.0.*",
+    "nvidia-nvtx==13.0.*",
 )
 CUTLASS_WHEEL = "nvidia-cutlass==4.2.*"
 

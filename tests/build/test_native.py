@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,23 +23,23 @@ SANITIZER_OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict[str, Path]:
+# What several threads share; everything else would take minutes under ThreadSanitizer.
+THREADED = ("test_arena", "test_queue", "test_threads", "test_trainer_threads")
+
+
+def build(**options: Any) -> dict[str, Path]:
     lines: list[str] = []
     try:
-        return build_programs(report=lines.append)
+        return build_programs(report=lines.append, **options)
     except Exception:
         print("\n".join(lines))
         raise
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("native")
-@pytest.mark.parametrize("name", NAMES)
-def test_program_runs_clean(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
+def run_clean(program: Path, folder: Path) -> None:
     finished = subprocess.run(
-        [programs[name]],
-        cwd=tmp_path,
+        [program],
+        cwd=folder,
         env={**os.environ, **SANITIZER_OPTIONS},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -74,6 +75,18 @@ def _runtime(name: str) -> str:
     return str(Path(found).resolve())
 
 
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Path]:
+    return build()
+
+
+@pytest.fixture(scope="module")
+def threaded() -> dict[str, Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UFORM_SANITIZE", "thread")
+        return build(names=THREADED)
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("native")
 def test_python_hands_over_buffers_clean(programs: dict[str, Path], tmp_path: Path) -> None:
@@ -107,3 +120,17 @@ def test_python_hands_over_buffers_clean(programs: dict[str, Path], tmp_path: Pa
     assert str(library.resolve()) in loaded
     assert sum("libuform" in path for path in loaded) == 1
     assert any("libasan" in path for path in loaded)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("native")
+@pytest.mark.parametrize("name", NAMES)
+def test_program_runs_clean(name: str, programs: dict[str, Path], tmp_path: Path) -> None:
+    run_clean(programs[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("native")
+@pytest.mark.parametrize("name", THREADED)
+def test_program_has_no_race(name: str, threaded: dict[str, Path], tmp_path: Path) -> None:
+    run_clean(threaded[name], tmp_path)

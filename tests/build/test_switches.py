@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.small_tree import make_cutlass, make_program, make_toolkit
-from third_party.finder import CudaToolkit, Cutlass, find_cuda, find_cutlass
+from third_party.finder import CUDA_WHEELS, CUTLASS_WHEEL, CudaToolkit, Cutlass, find_cuda, find_cutlass
+from tools.build.backend import vram_requirements
 from tools.build.compilers import CudaCompiler, HostCompiler, slow_kernel
+from tools.build.extensions import build_extensions, refuse_free_threading
+from tools.build.jobs import Runner
 from tools.build.library import find_toolchain, vram_defines
 from tools.build.switches import BuildError, Switches
 
@@ -138,6 +143,49 @@ def test_demanded_vram_without_nvcc_says_what_is_missing(monkeypatch: pytest.Mon
     toolchain = find_toolchain(tmp_path, Switches.from_environment(tmp_path, {}))
     assert toolchain.cuda is None
     assert "nvcc" in toolchain.ram_only
+
+
+def test_a_free_threaded_python_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refuse_free_threading()
+    monkeypatch.setattr("sysconfig.get_config_var", {"Py_GIL_DISABLED": 1, "EXT_SUFFIX": ".so"}.get)
+    switches = Switches.from_environment(tmp_path, {})
+    with pytest.raises(BuildError, match=r"free-threaded Python: uform's modules rely on the GIL"):
+        build_extensions(tmp_path, switches, tmp_path / "libuform.so", Runner(tmp_path, tmp_path, 1, print), None)
+
+
+def test_cuda_is_found_in_the_wheels_of_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where no toolkit is installed; of two releases the later, and never one that lacks a part."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    site = tmp_path / "site"
+    nvcc = make_toolkit(site / "nvidia" / "cu13")
+    (make_toolkit(site / "nvidia" / "cu14").parents[1] / "include" / "cuda_runtime.h").unlink()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    importlib.invalidate_caches()
+    assert find_cuda(wheels=False) is None
+    found = find_cuda(wheels=True)
+    assert found is not None
+    assert (found.nvcc, found.version) == (nvcc, "13.2")
+
+
+def test_the_build_asks_for_the_wheels_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where kernels are demanded and no toolkit is there; CUTLASS wherever they are compiled."""
+    monkeypatch.setattr("tools.build.backend.find_cutlass", lambda: None)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    toolkit = CudaToolkit(Path("bin/nvcc"), Path("include"), Path("lib"), "13.0")
+    for wish, installed, asked in (
+        ("1", None, [*CUDA_WHEELS, CUTLASS_WHEEL]),
+        ("1", toolkit, [CUTLASS_WHEEL]),
+        ("", toolkit, [CUTLASS_WHEEL]),
+        ("", None, []),
+        ("0", toolkit, []),
+    ):
+        monkeypatch.setenv("UFORM_VRAM", wish)
+        monkeypatch.setattr("tools.build.backend.find_cuda", lambda *, wheels, found=installed: found)
+        assert vram_requirements() == asked
 
 
 def test_cuda_is_found_by_home_by_path_and_behind_a_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,16 @@ def unit_vectors(count: int, width: int, seed: int = 7) -> Array:
     vectors = np.random.default_rng(seed).normal(size=(count, width))
     scaled: Array = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     return scaled
+
+
+def hold(executor: uform.Executor) -> threading.Event:
+    """Holds the executor's worker, and what is submitted behind, until the event is set or a minute has passed."""
+    gate, held = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        held.set()
+        gate.wait(60)
+
+    executor._submit(wait)
+    assert held.wait(60)
+    return gate

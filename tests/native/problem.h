@@ -27,11 +27,13 @@ struct release {
     void operator()(uform_executor_t* handle) const { uform_executor_free(handle); }
     void operator()(uform_trainer_t* handle) const { uform_trainer_free(handle); }
     void operator()(uform_model_t* handle) const { uform_model_free(handle); }
+    void operator()(uform_pending_t* handle) const { uform_pending_free(handle); }
     void operator()(char* handle) const { uform_string_free(handle); }
 };
 using executor_ptr = std::unique_ptr<uform_executor_t, release>;
 using trainer_ptr = std::unique_ptr<uform_trainer_t, release>;
 using model_ptr = std::unique_ptr<uform_model_t, release>;
+using pending_ptr = std::unique_ptr<uform_pending_t, release>;
 using string_ptr = std::unique_ptr<char, release>;
 
 /** For what a test takes for granted; what it is about, it checks. */
@@ -195,6 +197,12 @@ struct output_t {
     output_t(output_t const&) = delete;
     float const* row(size_t index) const { return values.data() + index * hidden_k; }
 };
+
+inline pending_ptr submit_step(trainer_ptr const& trainer, uform_step_t const& step) {
+    uform_pending_t* made = nullptr;
+    require(uform_trainer_submit(trainer.get(), &step, &made), "submit");
+    return pending_ptr(made);
+}
 
 inline uform_trainer_step_stats_t run_step(trainer_ptr const& trainer, call_t const& call) {
     uform_trainer_step_stats_t stats{};

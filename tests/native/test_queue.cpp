@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "core/error.h"
 #include "tests/native/check.h"
 
@@ -180,6 +183,32 @@ void test_dropped_is_told_once() {
         uform_pending_free(one);
 }
 
+/** In the midst of the parent's wait: a child that waited as well would do so for ever. */
+void test_a_child_of_fork_waits_for_nothing() {
+    run own;
+    own.allow(0);
+    auto const queue = own.make();
+    uform_pending_t &first = append(*queue), &second = append(*queue);
+    std::thread waiting([&] { check_outcome(&first, 0); });
+    while (own.inside == 0)
+        std::this_thread::yield();
+    pid_t const child = ::fork();
+    if (child == 0) {
+        ::alarm(60);
+        bool const refused = uform_pending_wait(&second, nullptr) == uform_status_invalid_argument_k;
+        uform_pending_free(&second);
+        queue->close();
+        ::_exit(refused ? 0 : 1);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    CHECK(status == 0);
+    own.allow(2);
+    waiting.join();
+    for (uform_pending_t* one : {&first, &second})
+        uform_pending_free(one);
+}
+
 } // namespace
 
 int main() {
@@ -189,5 +218,6 @@ int main() {
     test_outlives_its_run();
     test_places_are_bounded();
     test_dropped_is_told_once();
+    test_a_child_of_fork_waits_for_nothing();
     return native_test::report();
 }

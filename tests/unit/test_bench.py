@@ -11,7 +11,7 @@ import pytest
 
 import uform
 from tools.bench import __main__ as bench
-from tools.bench import losses, operations, processes, report, step
+from tools.bench import losses, operations, processes, report, step, timeline
 
 PRINTED = """
 bench ceiling copy: 0.5000 ms, 2000000000 bytes, 0 operations, 4000 GB/s
@@ -191,3 +191,45 @@ def test_without_a_gpu_the_tool_says_so(monkeypatch: pytest.MonkeyPatch, capsys:
     with pytest.raises(SystemExit):
         bench.main([])
     assert "no GPU to measure: libnvidia-ml.so.1" in capsys.readouterr().err
+
+
+def trace_of(gap: float) -> dict[str, Any]:
+    """Steps of a kernel of 80 us, one of 40 us that overlaps it by 20, and a copy back; each `gap` after the last."""
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name"}]
+
+    def add(category: str, name: str, begin: float, length: float, thread: int) -> None:
+        events.append({"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length, "tid": thread})
+
+    for number in range(timeline.STEPS):
+        begin = 1000 + number * (102 + gap)
+        add("gpu_memcpy", "Memcpy HtoD", begin - 50, 10, 8)
+        add("kernel", "score", begin + 60, 40, 7)
+        add("kernel", "forward", begin, 80, 7)
+        add("gpu_memcpy", "Memcpy DtoH", begin + 100, 2, 7)
+        add("cuda_runtime", "cudaEventSynchronize", begin, 102, 3)
+        add("cuda_runtime", "cudaGraphLaunch", begin - 40, 5, 4)
+    return {"traceEvents": events}
+
+
+def test_a_timeline_tells_idle_time() -> None:
+    packed = timeline.digest(trace_of(0))
+    assert packed["busy"] == pytest.approx(1)
+    assert [step["end"] - step["begin"] for step in packed["steps"]] == pytest.approx([102] * 20)
+    assert {wait["name"] for wait in packed["waits"]} == {"cudaEventSynchronize"}
+    loose = timeline.digest(trace_of(98))
+    assert loose["steps"][1]["busy"] == pytest.approx(112)  # with the upload, which is before its own step
+    assert loose["busy"] == pytest.approx((20 * 102 + 19 * 10) / (20 * 102 + 19 * 98))
+    with pytest.raises(ValueError, match="19 copies to the host"):
+        timeline.digest({"traceEvents": trace_of(0)["traceEvents"][:-6]})
+
+
+def test_a_timeline_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    both = {"blocking": timeline.digest(trace_of(98)), "deferred": timeline.digest(trace_of(0))}
+    recording = tmp_path / "timeline.json"
+    recording.write_text(json.dumps([{"depth": 3, "hidden": 128, "tokens": 16384, **both}]))
+    timeline.main(["draw", str(recording), str(tmp_path / "timeline.png")])
+    assert (tmp_path / "timeline.png").stat().st_size > 1000
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[4] for line in lines[1:]] == ["blocking", "deferred"]
+    assert lines[2].split()[-3:] == ["100.0%", "0.0", "20"]

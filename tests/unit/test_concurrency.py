@@ -199,3 +199,47 @@ print(json.dumps([interrupted, digest(trainer) == digest(alone)]))
 def test_ctrl_c_during_a_step_leaves_a_usable_trainer(verb: str) -> None:
     """Each step is made whole or not at all, the run goes on from there, and the interpreter comes to its end."""
     assert run_python(INTERRUPTED.replace("VERB", verb), timeout=60) == [True, True]
+
+
+MIDWAY = """
+import json, os, signal, sys, threading, traceback
+from pathlib import Path
+import uform
+from tests.helpers.runs import digest, ram, shape
+
+folder, given = Path(sys.argv[1]), dict(depth=2, hidden=128, batch=shape())
+trainer = uform.Trainer.init_ram(ram(), **given)
+kept, gate = digest(trainer), threading.Lock()
+
+def interrupt():
+    with gate:
+        os.kill(os.getpid(), signal.SIGINT)
+
+def verb(path):
+    VERB
+
+sys.setswitchinterval(1e6)  # the other thread gets the GIL when the verb releases it
+for attempt in range(1000):
+    path, midway = folder / str(attempt), False
+    gate.acquire()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        gate.release()
+        verb(path)
+        thread.join()
+    except KeyboardInterrupt:
+        midway = "progress._call" in traceback.format_exc()
+    thread.join()
+    if midway:
+        break  # not after the verb's end
+hidden = [entry.name for entry in folder.iterdir() if entry.name.startswith(".")]
+trainer.step([uform.Modality.TEXT] * 3, ["a text of some length"] * 3)
+print(json.dumps([midway, path.exists(), hidden, digest(trainer) != kept]))
+"""
+
+
+@pytest.mark.parametrize("verb", ["trainer.save(path)", "uform.Trainer.init_ram(ram(), **given)"], ids=["save", "init"])
+def test_ctrl_c_ends_a_save_or_an_init_midway(verb: str, tmp_path: Path) -> None:
+    """Without a progress callback as well: no file is left, nor a half-made run, and the executor serves on."""
+    assert run_python(MIDWAY.replace("VERB", verb), tmp_path, timeout=60) == [True, False, [], True]

@@ -206,10 +206,10 @@ def allocated_bytes() -> int:
     return int(info.uordblks) + int(info.hblkhd)
 
 
-def entries(folder: str) -> int:
-    """Counted once the threads that deferred calls ran on, of executors that are gone, have run to their end."""
+def entries(folder: str, known: set[threading.Thread]) -> int:
+    """Counted once the threads that deferred calls ran on, of executors made and gone since, have run to their end."""
     gc.collect()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - known:
         if thread.name.startswith("uform-executor"):
             thread.join(timeout=30)
     return len(os.listdir(f"/proc/self/{folder}"))
@@ -251,13 +251,14 @@ def test_trainers_models_and_executors_give_everything_back(tmp_path: Path) -> N
             with pytest.raises((ValueError, OSError)):
                 uform.Trainer.init_ram(executor, **refused)
 
+    known = set(threading.enumerate())
     for _ in range(4):
         live_once()
-    threads, files, before = entries("task"), entries("fd"), allocated_bytes()
+    threads, files, before = entries("task", known), entries("fd", known), allocated_bytes()
     for _ in range(25):
         live_once()
-    assert entries("task") == threads
-    assert entries("fd") == files
+    assert entries("task", known) == threads
+    assert entries("fd", known) == files
     assert allocated_bytes() - before < SLACK
 
 

@@ -90,7 +90,11 @@ def test_the_blas_is_found_and_can_be_turned_off(monkeypatch: pytest.MonkeyPatch
 def test_the_build_says_what_it_is() -> None:
     config = uform.show_config()
     assert config["version"] == uform.__version__
-    assert {"compiler", "vram"} <= config.keys()
+    assert {"compiler", "vram", "cuda", "cutlass", "cuda_architectures", "nccl"} <= config.keys()
+    assert bool(config["gpus"]) != bool(config["no_gpus"])  # which there are, or why there are none
+    if not config["vram"]:
+        assert config["no_gpus"] == "this build of uform has no VRAM backend"
+    assert all({"index", "name", "compute_capability", "memory_bytes"} == gpu.keys() for gpu in config["gpus"])
     assert (Path(uform.get_include()) / "uform" / "uform.h").is_file()
 
 

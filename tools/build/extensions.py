@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.build.compilers import OPTIMIZED, WARNINGS, HostCompiler, find_host_compiler
 from tools.build.jobs import Job, Runner
 from tools.build.library import sources
-from tools.build.switches import Switches
+from tools.build.switches import BuildError, Switches
 
 PACKAGE = "uform/_ext"
 # What Cython generates and we can not change: helpers that a module does not use, parameters that a slot does not need.
@@ -26,7 +26,12 @@ GENERATED_CODE = (
 
 
 def build_extensions(root: Path, switches: Switches, library: Path, runner: Runner, cache: str | None) -> list[Path]:
-    """Builds every module of `uform/_ext/*.pyx` against the library; answers where they lie, named for this Python."""
+    """Builds every module of `uform/_ext/*.pyx` against the library; answers where they lie, named for this Python.
+
+    Raises:
+        BuildError: a source does not compile, or this Python is free-threaded.
+    """
+    refuse_free_threading()
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     folder = switches.build_folder / ("modules" + suffix.removesuffix(".so"))
     compiler = find_host_compiler(root, cache, variable="CC", names=("gcc", "cc", "clang"))
@@ -43,6 +48,15 @@ def build_extensions(root: Path, switches: Switches, library: Path, runner: Runn
         ]
     )
     return products
+
+
+def refuse_free_threading() -> None:
+    """The GIL guards an executor's turns and the counts of an arena's views: without it they would be lost silently."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise BuildError(
+            f"{sys.executable} is a free-threaded Python: uform's modules rely on the GIL, which they release while "
+            "they compute; build for a Python that has it"
+        )
 
 
 def _translate(root: Path, source: Path, folder: Path) -> Job:

@@ -224,6 +224,7 @@ cdef extern from "uform/uform.h" nogil:
     const char* uform_last_error_path()
     const char* uform_version()
     const char* uform_build_config()
+    uform_status_t uform_gpus(char** json)
     void uform_string_free(char* string)
     uform_status_t uform_scalar_row_bytes(int32_t scalar, size_t width, size_t* bytes)
     uform_status_t uform_items_bags(const uform_items_t* items, size_t* bags)

@@ -7,6 +7,7 @@ from uform._ext.fields cimport as_double, refused
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
 import types
 
@@ -14,17 +15,22 @@ import types
 class Deferred:
     """A call that was submitted, and what it will answer.
 
-    Calls deferred to one executor run one at a time, in the order submitted. Arguments are read when the call is
-    submitted; buffers are borrowed, not copied, and must keep their values until the call is done.
+    Calls on one executor run one at a time, in the order submitted; a verb that blocks comes after all that were
+    deferred before. Arguments are read when the call is submitted; buffers are borrowed, not copied, and must keep
+    their values until the call is done.
+
+    A call runs whether or not its Deferred is kept, and the interpreter ends after all that were submitted. An error
+    that nobody has asked for is logged ("uform") when its Deferred is let go of.
     """
 
-    __slots__ = ("_future",)
+    __slots__ = ("_future", "_process")
     __class_getitem__ = classmethod(types.GenericAlias)
 
     def __init__(self, future: Future[Any]) -> None:
         if not isinstance(future, concurrent.futures.Future):
             raise refused("future", future, "a concurrent.futures.Future")
         self._future = future
+        self._process = os.getpid()
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits, then answers or raises what the call did.
@@ -49,7 +55,10 @@ class Deferred:
         return _future_of(self).cancel()
 
     def add_done_callback(self, callback: Callable[[Deferred[Any]], object], /) -> None:
-        """Has `callback` called with this object when the call is done, at once where it is."""
+        """Has `callback` called with this object when the call is done, at once where it is.
+
+        Verbs that it calls run before those that are submitted and have not begun. What it raises is logged.
+        """
         if not callable(callback):
             raise refused("callback", callback, "a callable (deferred)")
         _future_of(self).add_done_callback(lambda _: callback(self))
@@ -64,6 +73,8 @@ class Deferred:
         future = getattr(self, "_future", None)
         if future is None:
             return "<Deferred not initialised>"
+        if self._process != os.getpid():
+            return "<Deferred of another process>"
         state = "cancelled" if future.cancelled() else "done" if future.done() else "pending"
         return f"<Deferred {state}>"
 
@@ -72,6 +83,8 @@ def _future_of(deferred: Deferred) -> Future[Any]:
     future = getattr(deferred, "_future", None)
     if future is None:
         raise ValueError("the Deferred is not initialised: the verbs of deferred(executor) answer them")
+    if deferred._process != os.getpid():
+        raise RuntimeError("the call was submitted in the process that this one was forked from: its result stays")
     return future
 
 

@@ -1,11 +1,15 @@
+from posix.types cimport pid_t
+
 from uform._ext.c_api cimport uform_executor_t
+from uform._ext.turns cimport Turns
 
 
 cdef class Executor:
     cdef uform_executor_t* handle
     cdef object worker
-    cdef object order
-    cdef bint busy
+    cdef Turns turns
+    cdef pid_t process
+    cdef int check_process(self) except -1
     cdef int enter(self) except -1
     cdef int leave(self) except -1
     cdef uform_executor_t* open(self) except NULL

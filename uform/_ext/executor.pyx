@@ -4,6 +4,7 @@
 cimport cython
 from libc.stdint cimport int32_t
 from libc.stdlib cimport free, malloc
+from posix.unistd cimport getpid
 
 from uform._ext.c_api cimport (
     uform_executor_device,
@@ -20,14 +21,14 @@ from uform._ext.c_api cimport (
 )
 from uform._ext.fields cimport as_int32, as_sequence
 from uform._ext.status cimport check
+from uform._ext.turns cimport Turns
 
 import importlib.util
 import os
 import pathlib
-import threading
 
 from uform._ext.enums import GPUClass
-from uform._ext.worker import Worker
+from uform._ext.worker import Worker, is_own_thread
 
 
 def find_blas() -> str | None:
@@ -58,7 +59,8 @@ cdef class Executor:
         raise TypeError("Executor() is not how executors are made: use Executor.for_ram() or Executor.for_vram()")
 
     def __cinit__(self):
-        self.order = threading.RLock()
+        self.turns = Turns()
+        self.process = getpid()
 
     def __dealloc__(self):
         # Freeing joins worker threads.
@@ -147,22 +149,29 @@ cdef class Executor:
 
     def _submit(self, call: Callable[[], object]) -> Future[object]:
         """Has the executor's worker call, after all that was submitted before."""
+        self.check_process()
         if self.worker is None:
-            self.worker = Worker()
+            worker = Worker(self.turns)
+            if self.worker is None:  # no other thread has made one meanwhile
+                self.worker = worker
         return self.worker.submit(call)
 
     cdef int enter(self) except -1:
-        """Begins a call on the devices, after those of other threads; one from within a call is refused."""
-        self.order.acquire()
-        if self.busy:
-            self.order.release()
-            raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
-        self.busy = True
-        return 0
+        """Begins a call on the devices, after all that was submitted before; one from within a call is refused.
+
+        On a worker's own thread, in a callback of a deferred call, it comes next: what was submitted waits for that
+        thread.
+        """
+        self.check_process()
+        return self.turns.enter(is_own_thread())
 
     cdef int leave(self) except -1:
-        self.busy = False
-        self.order.release()
+        return self.turns.leave()
+
+    cdef int check_process(self) except -1:
+        if self.process != getpid():
+            raise RuntimeError("the executor was made in the process that this one was forked from, where its threads "
+                               "stayed: make an executor here")
         return 0
 
     cdef uform_executor_t* open(self) except NULL:

@@ -22,9 +22,13 @@ from uform._ext.rows cimport as_arena, make_rows
 from uform._ext.status cimport check
 
 import json
+import logging
+import os
 
 from uform._ext.deferred import DeferredOn, On
 from uform._ext.enums import Scalar, with_members
+
+_LOG = logging.getLogger("uform")
 
 
 @cython.final
@@ -149,6 +153,7 @@ cdef Model _make(int kind, object executor, object path):
     description = made.describe()
     made.hidden = description["hidden"]
     made.shapes = description["batch"]
+    _LOG.info("a model of %d columns on %r, from %s", made.hidden, devices, os.fsdecode(spelled))
     return made
 
 

@@ -1,6 +1,7 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Progress callbacks across the C API."""
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 
 from uform._ext.c_api cimport uform_status_cancelled_k, uform_status_success_k, uform_status_t
@@ -9,10 +10,11 @@ from uform._ext.status cimport check
 
 
 cdef int _call(uint64_t done, uint64_t total, void* state) noexcept with gil:
-    """0 cancels. An exception of the callback's is kept, and raised once the call has come back."""
+    """0 cancels. An exception of the callback's, or of a signal's handler, is kept and raised once the call is back."""
     cdef Progress progress = <Progress>state
     try:
-        return progress.callback(done, total) is not False
+        PyErr_CheckSignals()
+        return progress.callback is None or progress.callback(done, total) is not False
     except BaseException as error:
         progress.raised = error
         return 0
@@ -33,8 +35,8 @@ cdef Progress as_progress(object callback, object steps):
         raise refused("progress", callback, "a callable (done, total) or None")
     cdef Progress progress = Progress.__new__(Progress)
     progress.callback = callback
-    progress.function = NULL
-    if callback is not None:
-        progress.function = _call
+    progress.function = _call
     progress.steps = as_uint64(steps, "progress_steps")
+    if callback is None:
+        progress.steps = 1  # so that Ctrl-C is heard
     return progress

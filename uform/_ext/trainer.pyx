@@ -44,6 +44,7 @@ from uform._ext.stats cimport TrainerStepStats
 from uform._ext.status cimport check
 
 import json
+import logging
 import os
 
 import numpy as np
@@ -51,6 +52,7 @@ import numpy as np
 from uform._ext.deferred import DeferredOn, On
 from uform._ext.enums import AmbientScope, Objective, Scalar, with_members
 
+_LOG = logging.getLogger("uform")
 _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
 
@@ -407,12 +409,15 @@ cdef class Trainer(Receiver):
         return counted
 
     def close(self) -> None:
-        """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on."""
+        """Frees the run's memory now rather than with the last reference; verbs raise ValueError from here on.
+
+        As any verb, it comes after all that was submitted before: what is not wanted any more is cancelled first.
+        """
         cdef uform_trainer_t* handle
         if self.handle == NULL:
             return
-        handle = self.enter()
-        self.handle = NULL
+        self.executor.enter()
+        handle, self.handle = self.handle, NULL
         try:
             with nogil:
                 uform_trainer_free(handle)
@@ -508,6 +513,9 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.reads_sides = _reads_sides(description)
     made.reads_relations = _reads_relations(description)
     made.makes_choices = "choices" in description
+    _LOG.info("a run of %d parameters and %d bytes a device on %r, %s", description["parameter_count"],
+              description["planned_bytes_per_device"]["total"], devices,
+              "from its beginning" if given["resume"] is None else f"resumed at step {description['step']}")
     return made
 
 
@@ -672,3 +680,4 @@ cdef class SaveCall:
             self.progress.finish(status)
         finally:
             self.trainer.leave()
+        _LOG.info("saved %s", os.fsdecode(self.path))

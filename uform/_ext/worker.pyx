@@ -1,28 +1,62 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The threads that calls deferred to an executor run on."""
 
-import os
+from uform._ext.turns cimport Turn, Turns
+
+import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 _NAME = "uform-executor"
 _MOST_BEGUN = 32  # fewer than the outcomes that the core keeps
+_LOG = logging.getLogger("uform")
+_OF_THREAD = threading.local()
+
+
+def is_own_thread() -> bool:
+    """Whether this is a thread of some worker: deferred calls do not end while it waits."""
+    return getattr(_OF_THREAD, "is_workers", False)
+
+
+class Outcome(Future):
+    """What a deferred call will answer. An error that nobody has asked for when it is let go of is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = False
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits, then answers or raises what the call did."""
+        self._asked = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Waits, then answers what the call raised."""
+        self._asked = True
+        return super().exception(timeout)
+
+    def __del__(self):
+        error = getattr(self, "_exception", None)
+        if error is not None and not self._asked:
+            _LOG.error("a deferred call failed, and nobody asked for its result", exc_info=error)
 
 
 class Worker:
-    """Runs calls one at a time, in the order submitted.
+    """Runs calls one at a time, each in its turn.
 
     A call that has the methods `begin` and `finish` is made in two parts: it begins in its turn, and finishes on a
     second thread while those behind it begin. Results come in order all the same.
     """
 
-    __slots__ = ("_beginning", "_begun", "_finishing", "_process")
+    __slots__ = ("_beginning", "_begun", "_finishing", "_turns")
 
-    def __init__(self) -> None:
-        self._beginning = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_NAME)
-        self._finishing = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_NAME}-finish")
+    def __init__(self, Turns turns not None) -> None:
+        self._beginning, self._finishing = (
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=_mark_thread)
+            for name in (_NAME, f"{_NAME}-finish")
+        )
         self._begun = threading.BoundedSemaphore(_MOST_BEGUN)
-        self._process = os.getpid()
+        self._turns = turns
         # Handlers of signals run on the main thread alone. An exception of theirs in the midst of a pool's start of its
         # thread would leave that thread to nobody, and the interpreter waiting for it at its end.
         starter = threading.Thread(target=_start, args=(self._beginning,), name=_NAME)
@@ -31,20 +65,30 @@ class Worker:
 
     def __del__(self):
         # Whoever lets go of the worker finds its threads gone, unless it is one of them.
-        wait = not threading.current_thread().name.startswith(_NAME)
+        wait = not is_own_thread()
         for pool in (getattr(self, "_beginning", None), getattr(self, "_finishing", None)):
             if pool is not None:
                 pool.shutdown(wait)
 
     def submit(self, call: Callable[[], Any], /) -> Future[Any]:
         """Answers a future of what the call answers; it can be cancelled until the call's turn comes."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "the executor's threads stayed in the process that this one was forked from: make an executor here"
-            )
-        future = Future()
-        self._beginning.submit(_begin, [call], future, self._finishing, self._begun)
+        cdef Turns turns = self._turns
+        future = Outcome()
+        cdef Turn turn = turns.take(call, future)
+        try:
+            self._beginning.submit(_begin, turns, self._finishing, self._begun)
+        except BaseException:
+            # The interpreter ends, or a signal's handler raised: unless the thread has the call by now, none was made.
+            if turn.call is not None:
+                turn.call = None
+                turns.withdraw(turn)
+            future.cancel()
+            raise
         return future
+
+
+def _mark_thread() -> None:
+    _OF_THREAD.is_workers = True
 
 
 def _start(pool) -> None:
@@ -58,17 +102,26 @@ def _start(pool) -> None:
 # of before anyone learns of a result.
 
 
-def _begin(box, future, finishing, begun) -> None:
-    call = box.pop()
+def _begin(Turns turns not None, finishing, begun) -> None:
+    cdef Turn turn = turns.next_taken()
+    if turn is None:
+        return  # it was withdrawn
+    call, future = turn.call, turn.future
+    turn.call = turn.future = None
+    begun.acquire()
+    turns.begin(turn)
+    turn = None
     if not future.set_running_or_notify_cancel():
+        turns.end()
+        begun.release()
         return
     answer = error = None
     finish = getattr(call, "finish", None)
-    begun.acquire()
     try:
         answer = call() if finish is None else call.begin()
     except BaseException as raised:
         error, finish = raised, None
+    turns.end()
     box = [finish, answer, error]
     call = finish = answer = error = None
     try:

@@ -6,6 +6,9 @@
 
 #include <uform/uform.h>
 
+#include "core/adapter.h"
+#include "core/json.h"
+#include "core/operations.h"
 #include "uform_build_config.h"
 
 namespace uform {
@@ -18,6 +21,28 @@ char* copy_string(std::string const& text) {
     return copy;
 }
 
+namespace {
+
+json visible_gpus() {
+    json listed = json(json::array{});
+#if UFORM_WITH_VRAM
+    for (visible_gpu const& one : vram_gpus()) {
+        json entry = json::make_object();
+        entry.set("index", one.index);
+        entry.set("name", one.name);
+        entry.set("compute_capability",
+                  std::to_string(one.capability_major) + "." + std::to_string(one.capability_minor));
+        entry.set("memory_bytes", one.memory_bytes);
+        listed.push_back(std::move(entry));
+    }
+#else
+    fail(uform_status_device_k, "this build of uform has no VRAM backend");
+#endif
+    return listed;
+}
+
+} // namespace
+
 } // namespace uform
 
 extern "C" {
@@ -25,6 +50,10 @@ extern "C" {
 char const* uform_version(void) { return UFORM_VERSION_STRING; }
 
 char const* uform_build_config(void) { return UFORM_BUILD_CONFIG; }
+
+uform_status_t uform_gpus(char** json) {
+    return uform::guard([&] { *json = uform::copy_string(uform::visible_gpus().dump()); });
+}
 
 void uform_string_free(char* string) { std::free(string); }
 }

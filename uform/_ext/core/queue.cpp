@@ -39,6 +39,8 @@ uint64_t step_queue::next() const {
 }
 
 void step_queue::wait(uint64_t number) {
+    if (!here())
+        fail(uform_status_invalid_argument_k, "the step was submitted in the process that this one was forked from");
     std::unique_lock lock(mutex_);
     while (final_ <= number) {
         if (settling_)
@@ -70,6 +72,8 @@ void step_queue::drain() {
 }
 
 void step_queue::close() {
+    if (!here())
+        return;
     drain();
     settle_ = nullptr;
 }
@@ -109,7 +113,7 @@ uform_status_t uform_pending_wait(uform_pending_t* pending, uform_trainer_step_s
 }
 
 void uform_pending_free(uform_pending_t* pending) {
-    if (!pending)
+    if (!pending || !pending->keeper->here())
         return;
     uform::guard([&] { pending->keeper->wait(pending->number); });
     pending->keeper->release(*pending);

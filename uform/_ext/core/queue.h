@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
+
 #include <uform/plugin.h>
 
 #include "core/plugins.h"
@@ -63,13 +65,13 @@ public:
     /** The number that the next step gets. */
     uint64_t next() const;
 
-    /** Waits until the step of a number is final. */
+    /** Waits until the step of a number is final; refused in a child of fork, where nobody ends what is under way. */
     void wait(uint64_t number);
 
     /** Waits until all steps are. */
     void drain();
 
-    /** Drains, for good: outcomes can still be fetched, whatever becomes of the run. */
+    /** Drains, for good: outcomes can still be fetched, whatever becomes of the run. A child of fork leaves it. */
     void close();
 
     /** Writes what a final step reports; throws what it failed by. */
@@ -78,9 +80,13 @@ public:
     /** The outcome is not wanted any more. */
     void release(uform_pending_t& pending);
 
+    /** Whether this is the process that made the queue. */
+    bool here() const noexcept { return getpid() == owner_; }
+
 private:
     void settle_next(std::unique_lock<std::mutex>& lock);
 
+    pid_t const owner_ = getpid();
     std::vector<term> const terms_;
     settle_t settle_;
     std::array<uform_pending_t, capacity_k> places_;

@@ -84,9 +84,8 @@ trainer::slot trainer::make_slot(size_t place) {
     return made;
 }
 
-/** A child of fork has nobody who would end what is under way. */
 trainer::~trainer() {
-    if (queue_ && getpid() == owner_)
+    if (queue_)
         queue_->close();
 }
 

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <unistd.h>
-
 #include "core/answer.h"
 #include "core/batch.h"
 #include "core/checkpoint.h"
@@ -87,7 +85,6 @@ private:
     float const* on_host(float const* device_values, uint64_t count, std::vector<float>& copy);
 
     std::shared_ptr<executor> executor_;
-    pid_t const owner_ = getpid();
     std::mutex mutex_;
     std::unique_ptr<composition> whole_;
     replica_layout layout_;

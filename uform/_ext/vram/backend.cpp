@@ -16,12 +16,19 @@
 
 namespace uform {
 
-std::vector<std::int32_t> vram_devices() {
+std::vector<visible_gpu> vram_gpus() {
     vram::device_inventory const inventory = vram::list_devices();
     if (!inventory.reason.empty())
         fail(uform_status_device_k, inventory.reason);
-    std::vector<std::int32_t> indices;
+    std::vector<visible_gpu> gpus;
     for (vram::device_info const& one : inventory.devices)
+        gpus.push_back({one.index, one.name, one.capability_major, one.capability_minor, one.memory_bytes});
+    return gpus;
+}
+
+std::vector<std::int32_t> vram_devices() {
+    std::vector<std::int32_t> indices;
+    for (visible_gpu const& one : vram_gpus())
         indices.push_back(one.index);
     return indices;
 }

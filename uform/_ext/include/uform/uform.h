@@ -341,6 +341,9 @@ UFORM_API char const* uform_version(void);
 /** How this library was built, as JSON: version, compiler, whether VRAM is in. Static. */
 UFORM_API char const* uform_build_config(void);
 
+/** The GPUs that this process sees, as a JSON array; refused where there are none, with why. Makes no context. */
+UFORM_API uform_status_t uform_gpus(char** json);
+
 /** Frees a string that a function of this header handed over. */
 UFORM_API void uform_string_free(char* string);
 
@@ -355,7 +358,7 @@ UFORM_API uform_status_t uform_items_bags(uform_items_t const* items, size_t* ba
 
 /* ---------------------------------------------------------------------------------------------------- executors */
 
-typedef struct uform_executor_t uform_executor_t;
+typedef struct uform_executor_t uform_executor_t; /* a child of fork may free what its parent made, and that alone */
 
 typedef enum uform_executor_kind_t {
     uform_executor_kind_ram_k = 0,
