@@ -110,17 +110,41 @@ __global__ void __launch_bounds__(warps_k* warp_k)
     }
 }
 
+constexpr unsigned turns_threads_k = 256;
+
+/** A warp a column, a lane a pair. */
+__global__ void __launch_bounds__(turns_threads_k)
+    write_turns(uform_columns_t columns, float factor, __half2* __restrict__ turns,
+                __grid_constant__ rotary_scheme const scheme) {
+    unsigned const column = (blockIdx.x * turns_threads_k + threadIdx.x) / warp_k, pair = threadIdx.x % warp_k;
+    if (column >= min(columns.counts[0], columns.active))
+        return;
+    unsigned const axes = columns.segments[columns.segment_of[column]].axes - 1;
+    float const position = columns.positions[std::size_t(column) * UFORM_AXES + scheme.axes[axes][pair]];
+    turn const own = turn_at(position, scheme.steps[axes][pair]);
+    turns[std::size_t(column) * pairs_k + pair] = __floats2half2_rn(own.cosine * factor, own.sine * factor);
+}
+
+rotary_scheme const& scheme_of_all() {
+    static rotary_scheme const scheme = make_scheme();
+    return scheme;
+}
+
 } // namespace
+
+void launch_rotary_turns(stream const& stream, uform_columns_t const& columns, float factor, __half2* turns) {
+    launch(stream, write_turns, blocks_for(std::size_t(columns.active) * pairs_k, turns_threads_k), turns_threads_k, 0,
+           columns, factor, turns, scheme_of_all());
+}
 
 void launch_rotary(stream const& stream, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
                    rotary_direction direction) {
-    static rotary_scheme const scheme = make_scheme();
     auto const kernel =
         direction == rotary_direction::forward ? rotate<rotary_direction::forward> : rotate<rotary_direction::backward>;
     // A few columns a warp, so that a lane looks its steps up once for them.
     unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
     unsigned const blocks = std::min(most, blocks_for(columns.active, warps_k));
-    launch(stream, kernel, blocks, warps_k * warp_k, 0, columns, heads, qkv, scheme);
+    launch(stream, kernel, blocks, warps_k * warp_k, 0, columns, heads, qkv, scheme_of_all());
 }
 
 } // namespace uform::vram
