@@ -205,7 +205,7 @@ void bench() {
         device_array<std::uint32_t> const counts(std::vector{items, rows}), device_offsets(offsets);
         device_array<bf16> const states(to_bf16(noise(values)));
         device_array<float> const vector(noise(hidden)), targets(std::vector<float>(rows, 1.f / 16)),
-            probabilities(rows), rows_gradient(values), vector_gradient(std::vector<float>(hidden)),
+            probabilities(rows), rows_gradient(values), vector_gradient{std::vector<float>(hidden)},
             one(std::vector{1.f}), temperature(std::vector{0.f}), temperature_gradient(std::vector{0.f});
         device_array<double> const loss(std::vector{0.0});
         device_array<std::uint8_t> const workspace(vram::choices_head_workspace_bytes(hidden, items, rows));
