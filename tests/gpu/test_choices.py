@@ -16,7 +16,7 @@ from uform import Choices, Modality, Objective
 
 TEXTS = ["is it so", "", "what of this one", "a longer text that asks nothing", "x" * 100, "and a sixth"] * 6
 OWN = [["yes", "no"], ["a"], ["left", "right", "", "straight ahead"], [], ["u", "vw", "xyz"], ["this", "that"]] * 6
-TARGETS = [[0, 1], [1], [0.5, 0.25, 0, 0.25], [], [0, 0, 0], [1, 0]] * 6
+TARGETS: list[list[float]] = [[0, 1], [1], [0.5, 0.25, 0, 0.25], [], [0, 0, 0], [1, 0]] * 6
 BATCH = uform.BatchShape(max_rows_per_device=8, max_columns_per_row=128, image=(4, 3), max_choices_per_item=4)
 SETTINGS = Choices(weight=1.5, inverse_temperature=2.0, label_smoothing=0.1)
 
