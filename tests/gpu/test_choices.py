@@ -18,14 +18,18 @@ TEXTS = ["is it so", "", "what of this one", "a longer text that asks nothing", 
 OWN = [["yes", "no"], ["a"], ["left", "right", "", "straight ahead"], [], ["u", "vw", "xyz"], ["this", "that"]] * 6
 TARGETS: list[list[float]] = [[0, 1], [1], [0.5, 0.25, 0, 0.25], [], [0, 0, 0], [1, 0]] * 6
 BATCH = uform.BatchShape(max_rows_per_device=8, max_columns_per_row=128, image=(4, 3), max_choices_per_item=4)
-SETTINGS = Choices(weight=1.5, inverse_temperature=2.0, label_smoothing=0.1)
 
 
 def make_chooser(executor: uform.Executor, objective: Objective, **changes: Any) -> uform.Trainer:
-    trainer = make(executor, objective, batch=BATCH, choices=SETTINGS, **changes)
-    rng = np.random.default_rng(5)
-    trainer.write("choices.vector", rng.normal(0, 0.2, 128).astype(np.float32))
-    return trainer
+    return make(executor, objective, batch=BATCH, choices=Choices(weight=1.5, label_smoothing=0.1), **changes)
+
+
+def gradients(trainer: uform.Trainer) -> dict[str, Any]:
+    return {one["name"]: trainer.read(one["name"], "gradient").ravel() for one in trainer.describe()["parameters"]}
+
+
+def whole(parts: dict[str, Any]) -> Any:
+    return np.concatenate(list(parts.values()))
 
 
 def step(trainer: uform.Trainer) -> uform.TrainerStepStats:
@@ -49,12 +53,11 @@ def test_gradients_of_a_step(objective: Objective, gpu: uform.Executor, ram: ufo
     got, expected = (step(trainer) for trainer in trainers)
     assert got.choices_loss == pytest.approx(expected.choices_loss, rel=1e-3)
     assert got.loss == pytest.approx(expected.loss, rel=1e-3)
-    names = [entry["name"] for entry in trainers[0].describe()["parameters"]]
-    gradients = [{name: trainer.read(name, "gradient").ravel() for name in names} for trainer in trainers]
-    assert distance(*(np.concatenate(list(one.values())) for one in gradients)) < 2e-2
-    own = {name: distance(gradients[0][name], gradients[1][name]) for name in names if name.startswith("choices.")}
-    figures[f"gradients of choices beside {objective.name}"] = [f"{name} {error:.2e}" for name, error in own.items()]
-    assert own["choices.vector"] < 2e-2
+    on_gpu, on_ram = (gradients(trainer) for trainer in trainers)
+    errors = {"all": distance(whole(on_gpu), whole(on_ram))}
+    errors["choices.vector"] = distance(on_gpu["choices.vector"], on_ram["choices.vector"])
+    figures[f"gradients of choices beside {objective.name}"] = [f"{name} {error:.2e}" for name, error in errors.items()]
+    assert max(errors.values()) < 2e-2
 
 
 def test_the_same_run_twice_gives_the_same_bits(gpu: uform.Executor) -> None:
@@ -78,11 +81,9 @@ def test_steps_are_captured_and_learn(gpu: uform.Executor) -> None:
 
 
 def test_two_replicas_on_one_gpu_equal_one(gpu: uform.Executor) -> None:
-    one, two = (
-        [step(trainer).choices_loss for _ in range(3)]
-        for trainer in (make_chooser(on, Objective.CONTRASTIVE) for on in (gpu, uform.Executor.for_vram([0, 0])))
-    )
-    np.testing.assert_allclose(two, one, rtol=2e-3)
+    one, two = (make_chooser(executor, Objective.CONTRASTIVE) for executor in (gpu, uform.Executor.for_vram([0, 0])))
+    assert step(two).choices_loss == pytest.approx(step(one).choices_loss, rel=1e-3)
+    assert distance(whole(gradients(two)), whole(gradients(one))) < 2e-2
 
 
 def test_both_backends_choose_alike(gpu: uform.Executor, ram: uform.Executor, tmp_path: Path) -> None:
@@ -92,7 +93,9 @@ def test_both_backends_choose_alike(gpu: uform.Executor, ram: uform.Executor, tm
         step(trainer)
     trainer.save(path)
     rng = np.random.default_rng(1)
-    for name, values in matrices(trainer).items():
+    # What rounds the hidden states that the vector meets is as good as errors of the vector.
+    vector = {"choices.vector": trainer.read("choices.vector")}
+    for name, values in (matrices(trainer) | vector).items():
         trainer.write(name, rounded(values, rng))
     trainer.save(naive_path)
     on_gpu = uform.Model.init_vram(gpu, path)
