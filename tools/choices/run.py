@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import uform
 from tools.choices.calibration import Calibration, calibrate
 from tools.choices.questions import Questioner, Questions
 from tools.choices.wordnet import Wordnet
+from tools.emoji.batches import prefetch
 from uform import Modality, Objective
 
 COLUMNS_PER_QUESTION = 192  # on average a definition and four words take half of this
@@ -104,7 +106,7 @@ def train(executor: uform.Executor, recipe: Recipe, wordnet: Wordnet) -> dict[st
     judged = {"before": learner.judge(held_out)}
     batches = Questioner(wordnet, "train", recipe.choices).batches(recipe.questions, rng)
     begin = time.perf_counter()
-    for step, questions in zip(range(1, recipe.steps + 1), batches, strict=False):
+    for step, questions in enumerate(prefetch(islice(batches, recipe.steps)), 1):
         stats = learner.step(questions)
         if step * TOLD_STEPS % recipe.steps < TOLD_STEPS:
             seconds = time.perf_counter() - begin
