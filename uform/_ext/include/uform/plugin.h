@@ -73,7 +73,7 @@ typedef struct uform_run_t {
     uint32_t segments_capacity;
     uint32_t bags_capacity;
     uint32_t choices_capacity; /* an item */
-    uint32_t training;         /* 0: inference only, objectives and heads are left out */
+    uint32_t training;         /* 0: inference only, heads and most objectives are left out */
     uint64_t seed;
 } uform_run_t;
 
