@@ -103,6 +103,9 @@ constexpr uform_operations_t make_operations() {
     table.capture_end = capture_end;
     table.graph_launch = graph_launch;
     table.graph_destroy = graph_destroy;
+
+    table.choices_head_workspace_bytes = choices_head_workspace_bytes;
+    table.choices_head = choices_head;
     return table;
 }
 
