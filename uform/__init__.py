@@ -32,6 +32,7 @@ from uform._ext.mesh import Mesh, MeshDescription, MeshOptions
 from uform._ext.model import Model
 from uform._ext.process import show_config, version
 from uform._ext.relations import Edges, Relations
+from uform._ext.rows_tape import RowsTape
 from uform._ext.stats import TrainerStepStats
 from uform._ext.status import Cancelled, DeviceError, MeshError
 from uform._ext.trainer import Trainer
@@ -72,6 +73,7 @@ __all__ = [
     "Optimizer",
     "PairLossForm",
     "Relations",
+    "RowsTape",
     "Scalar",
     "Schedule",
     "Trainer",

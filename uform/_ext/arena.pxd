@@ -28,6 +28,7 @@ cdef class ArenaBuffer:
     cdef int check_made(self) except -1
     cdef int check_alive(self) except -1
     cdef Py_ssize_t bytes(self)
+    cdef object part(self, Py_ssize_t first, Py_ssize_t last)
     cdef ArenaBuffer copied(self, Arena to)
 
 

@@ -181,17 +181,7 @@ cdef class ArenaBuffer:
 
     def numpy(self) -> numpy.ndarray[Any, Any]:
         """As a NumPy array: a view in RAM, whose arena cannot be reset while it is alive, and a copy from a GPU."""
-        cdef View view
-        cdef Py_ssize_t bytes
-        self.check_alive()
-        if self.place.index == HOST:
-            return np.asarray(memoryview(self))
-        array = np.empty(self.shape, _FORMATS[self.type][0].decode())
-        view = View.borrow(array)
-        bytes = self.bytes()
-        with nogil:
-            check(uform_arena_copy(self.place.handle, view.c.buf, self.data, bytes))
-        return array
+        return self.part(0, self.extents[0])
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
         """In RAM what `numpy` answers; from a GPU nothing is copied without being asked for."""
@@ -308,6 +298,21 @@ cdef class ArenaBuffer:
 
     cdef Py_ssize_t bytes(self):
         return self.extents[0] * self.strides[0]
+
+    cdef object part(self, Py_ssize_t first, Py_ssize_t last):
+        """Some rows as a NumPy array: a view in RAM, a copy from a GPU."""
+        cdef View view
+        cdef Py_ssize_t bytes = (last - first) * self.strides[0]
+        cdef const char* source
+        self.check_alive()
+        if self.place.index == HOST:
+            return np.asarray(memoryview(self))[first:last]
+        array = np.empty((last - first, *self.shape[1:]), _FORMATS[self.type][0].decode())
+        view = View.borrow(array)
+        source = <const char*>self.data + first * self.strides[0]
+        with nogil:
+            check(uform_arena_copy(self.place.handle, view.c.buf, source, bytes))
+        return array
 
     cdef ArenaBuffer copied(self, Arena to):
         """The same values in another arena, of RAM or of the same device."""
