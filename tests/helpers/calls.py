@@ -58,6 +58,16 @@ class Call:
     attract: ItemEdges = ()
     repel: ItemEdges = ()
     ignore: ItemEdges = ()
+    choices: Sequence[Any] | None = None  # texts, or a list of them for each item
+    choice_targets: Sequence[Sequence[float]] | None = None
+
+    def choices_of(self, item: int) -> list[bytes]:
+        """What an item is offered."""
+        if not self.choices or not isinstance(self.contents[item], str | bytes):
+            return []
+        flat = isinstance(self.choices[0], str | bytes)
+        own = self.choices if flat else self.choices[item]
+        return [choice.encode() if isinstance(choice, str) else choice for choice in own]
 
     @property
     def modalities(self) -> list[uform.Modality]:
@@ -99,6 +109,8 @@ class Call:
             temperature_groups=self.groups,
             sides=self.sides_for(trainer),
             relations=self.relations,
+            choices=self.choices,
+            choice_targets=self.choice_targets,
             arena=arena,
             stats=stats,
             **keywords,

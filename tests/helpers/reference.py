@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tests.oracle.contrastive import Form
 from tests.oracle.image import patches_of
 from tests.oracle.pairs import AmbientScope, Negatives, classify, modalities_by_bag, sides_by_bag
 from tests.oracle.relations import to_bags
-from tests.oracle.segment import Segment, text_segment
+from tests.oracle.segment import Segment, choice_codes, text_segment
 
 Array = npt.NDArray[Any]
 
@@ -37,11 +37,12 @@ def batch_of(described: Mapping[str, Any], call: Call, number: int = 0) -> step.
     segments = []
     for item, content in enumerate(call.contents):
         draws = masks.Draws(described["seed"], number, item) if masked else None
-        segments.append(_segment(described, content, call.bag_of[item], draws))
+        segments.append(_segment(described, content, call.bag_of[item], draws, call.choices_of(item)))
     return step.Batch(
         segments=segments,
         contrastive=_contrastive(described, call) if "contrastive" in described else None,
         masked_weights=_weights(described) if masked else {},
+        choices=_choices(described, call) if "choices" in described else None,
     )
 
 
@@ -57,12 +58,21 @@ def _weights(described: Mapping[str, Any]) -> dict[str, float]:
     return weights
 
 
-def _segment(described: Mapping[str, Any], content: Content, bag: int, draws: masks.Draws | None) -> Segment:
+def _choices(described: Mapping[str, Any], call: Call) -> step.ChoicesTerm:
+    settings = described["choices"]
+    rows = [()] * len(call.contents) if call.choice_targets is None else call.choice_targets
+    return step.ChoicesTerm(rows, label_smoothing=settings["label_smoothing"], weight=settings["weight"])
+
+
+def _segment(
+    described: Mapping[str, Any], content: Content, bag: int, draws: masks.Draws | None, choices: Sequence[bytes]
+) -> Segment:
     if isinstance(content, np.ndarray):
         return _image_segment(described, content, bag, draws)
-    text = (content.encode() if isinstance(content, str) else content)[: described["batch"]["max_columns_per_row"] - 1]
+    room = described["batch"]["max_columns_per_row"] - 1 - len(choice_codes(choices))
+    text = (content.encode() if isinstance(content, str) else content)[:room]
     if draws is None:
-        return text_segment(text, bag=bag)
+        return text_segment(text, bag=bag, choices=choices)
     masking = described["masking"]
     covered = masks.cover_bytes(
         text,
@@ -72,7 +82,7 @@ def _segment(described: Mapping[str, Any], content: Content, bag: int, draws: ma
         replace_fraction=masking["replace_fraction"],
         random_fraction=masking["random_fraction"],
     )
-    return text_segment(text, bag=bag, covered=covered.places, replacements=covered.codes)
+    return text_segment(text, bag=bag, covered=covered.places, replacements=covered.codes, choices=choices)
 
 
 def _image_segment(described: Mapping[str, Any], pixels: Array, bag: int, draws: masks.Draws | None) -> Segment:

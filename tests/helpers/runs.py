@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import uform
-from tests.oracle.parameters import BIAS, LOG_INVERSE_TEMPERATURE, initialize
+from tests.oracle.parameters import BIAS, CHOICES_VECTOR, LOG_INVERSE_TEMPERATURE, initialize
 
 Array = npt.NDArray[Any]
 
@@ -85,6 +85,9 @@ def spread(trainer: uform.Trainer, *, deviation: float = 0.12, seed: int = 5) ->
     for name, value in drawn.items():
         if name not in (LOG_INVERSE_TEMPERATURE, BIAS):
             trainer.write(name, np.asarray(value, dtype=np.float32))
+    if "choices" in described:
+        drawn_vector = np.random.default_rng(seed + 1).normal(0.0, deviation, described["hidden"])
+        trainer.write(CHOICES_VECTOR, drawn_vector.astype(np.float32))
 
 
 def picture(height: int, width: int, *, seed: int = 0, channels: int = CHANNELS) -> Array:

@@ -371,6 +371,10 @@ uform_objective_plugin_t const probe_plugin = {
             *pass->gradients[probe_parameter_handle] += 0.5f;
             return uform_status_success_k;
         },
+    .extra_columns = nullptr,
+    .extra_fill = nullptr,
+    .answer_kind = uform_answer_kind_none_k,
+    .infer = nullptr,
 };
 
 void test_third_partys_term() {

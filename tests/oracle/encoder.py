@@ -25,10 +25,10 @@ def gelu(x: Array) -> Array:
 
 
 def embed(parameters: Mapping[str, Array], segment: Segment) -> Array:
-    """`[1 + n, hidden]`: the marker's vector, then each content column's."""
+    """`[columns, hidden]`: the marker's vector, then each content column's, then each extra one's."""
     table = parameters[f"{segment.modality}.table"]
     if segment.modality == TEXT:
-        codes = np.concatenate([[TEXT_MARKER], segment.content]).astype(np.int64)
+        codes = np.concatenate([[TEXT_MARKER], segment.content, segment.extra]).astype(np.int64)
         return table[codes]
     covered = np.zeros((len(segment.content), 1))
     covered[segment.covered] = 1.0
@@ -65,8 +65,8 @@ def feed_forward(x: Array, up: Array, down: Array) -> Array:
 
 
 def encode(parameters: Mapping[str, Array], segment: Segment) -> Array:
-    """`[1 + n, hidden]`: the segment's hidden states after the last norm, which pooling and every head read."""
-    turn = rotary.angles(segment.grid)
+    """`[columns, hidden]`: the segment's hidden states after the last norm, which pooling and every head read."""
+    turn = rotary.angles(segment.positions)
     x = embed(parameters, segment)
     for block in range(depth_of(parameters)):
         name = f"blocks.{block}."
@@ -78,7 +78,7 @@ def encode(parameters: Mapping[str, Array], segment: Segment) -> Array:
 
 
 def pool(states: Sequence[Array], segments: Sequence[Segment]) -> Array:
-    """`[bags, hidden]`: for each bag the mean over all columns of all its segments, scaled to unit length.
+    """`[bags, hidden]`: for each bag the mean over the pooled columns of its segments, scaled to unit length.
 
     A bag that no segment names is zero.
     """
@@ -86,6 +86,7 @@ def pool(states: Sequence[Array], segments: Sequence[Segment]) -> Array:
     hidden = states[0].shape[1]
     pooled = []
     for bag in range(bags):
-        columns = [state for state, segment in zip(states, segments, strict=True) if segment.bag == bag]
+        own = [(state, segment) for state, segment in zip(states, segments, strict=True) if segment.bag == bag]
+        columns = [state[: segment.pooled] for state, segment in own]
         pooled.append(unit(np.mean(np.concatenate(columns), axis=0)) if columns else np.zeros(hidden))
     return np.array(pooled)

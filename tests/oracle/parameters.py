@@ -14,6 +14,8 @@ PATCH_MARKER, PATCH_MASK, PATCH_CODES = 0, 1, 2
 
 LOG_INVERSE_TEMPERATURE = "contrastive.log_inverse_temperature"
 BIAS = "contrastive.bias"
+CHOICES_VECTOR = "choices.vector"
+CHOICES_LOG_INVERSE_TEMPERATURE = "choices.log_inverse_temperature"
 
 
 def inner_width(hidden: int) -> int:

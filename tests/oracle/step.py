@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 import autograd.numpy as np
 
-from . import contrastive, masked
+from . import choices, contrastive, masked
 from .contrastive import Form
 from .encoder import encode, pool
 from .numeric import Array, gradient
 from .pairs import Pairs
-from .parameters import BIAS, LOG_INVERSE_TEMPERATURE
+from .parameters import BIAS, CHOICES_LOG_INVERSE_TEMPERATURE, CHOICES_VECTOR, LOG_INVERSE_TEMPERATURE
 from .segment import TEXT, Segment
 
 CONTRASTIVE = "contrastive"
+CHOICES = "choices"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,21 @@ class ContrastiveTerm:
 
 
 @dataclass(frozen=True)
+class ChoicesTerm:
+    """What the choices loss of a batch needs beside the segments.
+
+    Attributes:
+        targets: Each segment's row, empty or zeros where it abstains.
+        label_smoothing: The share of a target that is spread over all choices.
+        weight: The term's in the total.
+    """
+
+    targets: Sequence[Array]
+    label_smoothing: float = 0.0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class Batch:
     """The world's batch of one step.
 
@@ -43,11 +59,13 @@ class Batch:
         segments: Every item, with its covered columns already replaced.
         contrastive: The contrastive term; None where the objective leaves it out.
         masked_weights: The weight of each modality's masked loss; empty where the objective leaves it out.
+        choices: The choices term; None where the run makes none.
     """
 
     segments: Sequence[Segment]
     contrastive: ContrastiveTerm | None = None
     masked_weights: Mapping[str, float] = field(default_factory=dict)
+    choices: ChoicesTerm | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ class StepResult:
 
     Attributes:
         loss: The total.
-        losses: The unweighted terms: `contrastive`, and a modality's name for its masked loss.
+        losses: The unweighted terms: `contrastive`, `choices`, and a modality's name for its masked loss.
         embeddings: The pooled embeddings, `[bags, hidden]`.
         gradients: Of the total by every parameter, unclipped.
     """
@@ -83,6 +101,15 @@ def masked_loss(
     return masked.masked_patches(masked.patch_predictions(covered, parameters[f"{modality}.head"]), values)
 
 
+def choice_scores(parameters: Mapping[str, Array], segments: Sequence[Segment], states: Sequence[Array]) -> list[Array]:
+    """The logits of every segment's choices."""
+    vector, temperature = parameters[CHOICES_VECTOR], parameters[CHOICES_LOG_INVERSE_TEMPERATURE][0]
+    return [
+        choices.logits(state[segment.choice_columns], vector, temperature)
+        for segment, state in zip(segments, states, strict=True)
+    ]
+
+
 def terms(parameters: Mapping[str, Array], batch: Batch) -> tuple[dict[str, Array], Array]:
     """The unweighted loss terms by name, and the embeddings, from one pass over the batch."""
     states = [encode(parameters, segment) for segment in batch.segments]
@@ -99,13 +126,20 @@ def terms(parameters: Mapping[str, Array], batch: Batch) -> tuple[dict[str, Arra
             groups=[0] * embeddings.shape[0] if term.groups is None else term.groups,
             prefixes=term.prefixes,
         )
+    if batch.choices is not None:
+        losses[CHOICES] = choices.loss(
+            choice_scores(parameters, batch.segments, states),
+            batch.choices.targets,
+            label_smoothing=batch.choices.label_smoothing,
+        )
     return losses, embeddings
 
 
 def total_loss(parameters: Mapping[str, Array], batch: Batch) -> Array:
-    """The contrastive loss plus, over the modalities, weight times masked loss."""
+    """The contrastive loss plus, over the modalities, weight times masked loss, plus weight times choices."""
     losses, _ = terms(parameters, batch)
-    return sum((batch.masked_weights.get(name, 1.0) * value for name, value in losses.items()), start=0.0)
+    weights = {**batch.masked_weights, CHOICES: 1.0 if batch.choices is None else batch.choices.weight}
+    return sum((weights.get(name, 1.0) * value for name, value in losses.items()), start=0.0)
 
 
 def run(parameters: Mapping[str, Array], batch: Batch) -> StepResult:

@@ -22,6 +22,7 @@ LOSSES = {
     "contrastive": "contrastive_loss",
     "text": "masked_text_loss",
     "image": "masked_image_loss",
+    "choices": "choices_loss",
 }
 # A bag of a text and an image, a bag of two texts, single items, an empty text, an image that fills patches in part.
 MIXED = Call(

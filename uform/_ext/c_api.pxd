@@ -181,6 +181,7 @@ cdef extern from "uform/uform.h" nogil:
         const float* targets
         size_t targets_count
         const uint64_t* target_offsets
+        uint64_t tape_bytes
 
     ctypedef struct uform_output_t:
         void* data
@@ -299,6 +300,9 @@ cdef extern from "uform/uform.h" nogil:
     void uform_model_free(uform_model_t* model)
     uform_status_t uform_model_embed(uform_model_t* model, const uform_items_t* items, const uform_output_t* output,
                                      uint64_t* truncated)
+    uform_status_t uform_model_text_choose(uform_model_t* model, const uform_items_t* items,
+                                           const uform_choice_texts_t* choices, float* probabilities, size_t count,
+                                           uint64_t* truncated)
     uform_status_t uform_model_describe(uform_model_t* model, char** json)
 
     # losses

@@ -32,6 +32,7 @@ cdef ChoiceTexts parse_choices(object choices, object targets, size_t items):
         _take_sequence(parsed, choices, items)
     parsed.c.tape = parsed.texts.data
     parsed.c.tape_offsets = parsed.texts.offsets
+    parsed.c.tape_bytes = parsed.texts.bytes
     parsed.c.count = parsed.texts.count
     if targets is not None:
         _take_targets(parsed, targets, items)

@@ -57,6 +57,16 @@ cdef extern from "uform/uform.h" nogil:
         uint64_t[4] extents
         int64_t[4] strides
 
+    ctypedef struct uform_choice_texts_t:
+        const uint8_t* tape
+        const uint64_t* tape_offsets
+        size_t count
+        const uint64_t* item_offsets
+        const float* targets
+        size_t targets_count
+        const uint64_t* target_offsets
+        uint64_t tape_bytes
+
     const char* uform_last_error()
 
 
@@ -66,6 +76,13 @@ cdef extern from "uform/plugin.h" nogil:
         UFORM_CODE_VALUES
         UFORM_AXES
         UFORM_TERMS_CAPACITY
+
+    ctypedef enum uform_text_code_t:
+        uform_text_code_marker_k
+        uform_text_code_mask_k
+        uform_text_code_separator_k
+        uform_text_code_choice_k
+        uform_text_code_count_k
 
     # configuration
 
@@ -265,6 +282,28 @@ cdef extern from "uform/plugin.h" nogil:
         void* workspace
         size_t workspace_bytes
         const uint32_t* before
+
+    ctypedef struct uform_choices_head_t:
+        uint32_t hidden
+        uint32_t items_capacity
+        uint32_t items_active
+        uint32_t rows_capacity
+        uint32_t rows_active
+        const uint32_t* counts
+        const uint32_t* offsets
+        const void* rows
+        const float* vector
+        const float* log_inverse_temperature
+        float* probabilities
+        const float* targets
+        const float* scale
+        const float* weight
+        double* loss
+        float* rows_gradient
+        float* vector_gradient
+        float* log_inverse_temperature_gradient
+        void* workspace
+        size_t workspace_bytes
 
     ctypedef struct uform_cross_entropy_t:
         uint32_t classes
@@ -512,6 +551,8 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph) noexcept
         uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph) noexcept
         void (*graph_destroy)(uform_graph_t* graph) noexcept
+        size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows) noexcept
+        uform_status_t (*choices_head)(uform_stream_t* stream, const uform_choices_head_t* head) noexcept
 
     const uform_operations_t* uform_operations_ram()
 
@@ -628,6 +669,7 @@ cdef extern from "uform/plugin.h" nogil:
         uint32_t (*cover_kind)(uform_host_t* host, uint32_t modality) noexcept
         uform_status_t (*cover)(uform_host_t* host, size_t item, const uint32_t* places, const uint8_t* actions,
                                 const uint8_t* random_bytes, uint32_t count) noexcept
+        const uform_choice_texts_t* choices
 
     ctypedef struct uform_pass_t:
         uform_host_t* host
@@ -687,6 +729,22 @@ cdef extern from "uform/plugin.h" nogil:
         const uint8_t* random_bytes
         uint32_t count
 
+    ctypedef struct uform_extra_t:
+        uint32_t content
+        uint32_t modality
+        uint32_t limit
+        const uform_choice_texts_t* choices
+
+    ctypedef struct uform_answer_t:
+        const float* values
+        uint32_t width
+        const uint32_t* offsets
+
+    ctypedef enum uform_answer_kind_t:
+        uform_answer_kind_none_k
+        uform_answer_kind_tokens_k
+        uform_answer_kind_choices_k
+
     # plugins
 
     ctypedef struct uform_modality_plugin_t:
@@ -731,3 +789,8 @@ cdef extern from "uform/plugin.h" nogil:
         size_t (*covered_capacity)(void* self) noexcept
         uform_status_t (*plan)(void* self, const uform_plan_t* plan, uint32_t stage) noexcept
         uform_status_t (*forward_backward)(void* self, const uform_pass_t* step) noexcept
+        uform_status_t (*extra_columns)(void* self, const uform_extra_t* extra, uint32_t* columns, char* message,
+                                        size_t message_bytes) noexcept
+        uform_status_t (*extra_fill)(void* self, const uform_extra_t* extra, uint16_t* codes) noexcept
+        uint32_t answer_kind
+        uform_status_t (*infer)(void* self, const uform_pass_t* step, uform_answer_t* answer) noexcept

@@ -10,9 +10,6 @@ namespace uform {
 namespace text {
 namespace {
 
-constexpr uint16_t marker_k = 256; // follows a row for each byte
-constexpr uint16_t mask_k = 257;
-constexpr uint32_t table_rows_k = 260; // and the separator and the choice column
 constexpr double deviation_k = 0.02;
 
 /** What one run needs of texts. */
@@ -32,8 +29,9 @@ uform_status_t derive(void*, uform_run_t const*, uform_declare_t const*, uint32_
 uform_status_t declare_all(state& self, uform_run_t const& run, uform_declare_t const& declare) {
     uform_operations_t const& operations = *declare.operations;
     uform_parameter_request_t const table{
-        "table", table_rows_k, run.hidden, uform_parameter_kind_embedding_k, deviation_k, 0, 0, 0};
-    self.workspace_bytes = operations.embedding_workspace_bytes(run.hidden, table_rows_k, run.columns_capacity);
+        "table", uform_text_code_count_k, run.hidden, uform_parameter_kind_embedding_k, deviation_k, 0, 0, 0};
+    self.workspace_bytes =
+        operations.embedding_workspace_bytes(run.hidden, uform_text_code_count_k, run.columns_capacity);
     uform_status_t status = declare.parameter(declare.host, &table, &self.table);
     if (status == uform_status_success_k && run.training) {
         self.workspace_bytes =
@@ -86,7 +84,7 @@ void widen(uint8_t const* __restrict bytes, size_t count, uint16_t* __restrict c
 }
 
 uform_status_t fill(void*, uform_fill_t const* fill) {
-    fill->codes[0] = marker_k;
+    fill->codes[0] = uform_text_code_marker_k;
     widen(static_cast<uint8_t const*>(fill->content->data), fill->measure->columns, fill->codes + 1);
     return uform_status_success_k;
 }
@@ -97,7 +95,7 @@ uform_status_t cover(void* self, uform_cover_t const* cover) {
         uint16_t& code = cover->codes[1 + cover->places[index]];
         targets[index] = static_cast<uint8_t>(code);
         if (cover->actions[index] == uform_cover_action_mask_k)
-            code = mask_k;
+            code = uform_text_code_mask_k;
         else if (cover->actions[index] == uform_cover_action_random_k)
             code = cover->random_bytes[index];
     }
@@ -111,7 +109,7 @@ uform_embedding_t embedding_of(state const& self, uform_pass_t const& pass) {
     embedding.columns = pass.columns;
     embedding.hidden = self.hidden;
     embedding.modality = uform_modality_text_k;
-    embedding.table_rows = table_rows_k;
+    embedding.table_rows = uform_text_code_count_k;
     embedding.table = pass.weights[self.table];
     embedding.states = pass.states;
     embedding.gradient = pass.states_gradient;

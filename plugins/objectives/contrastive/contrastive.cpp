@@ -245,6 +245,10 @@ uform_objective_plugin_t const contrastive_plugin = {
     .covered_capacity = contrastive::covered_capacity,
     .plan = contrastive::plan,
     .forward_backward = contrastive::forward_backward,
+    .extra_columns = nullptr,
+    .extra_fill = nullptr,
+    .answer_kind = uform_answer_kind_none_k,
+    .infer = nullptr,
 };
 
 } // namespace uform

@@ -169,6 +169,10 @@ uform_objective_plugin_t const masked_plugin = {
     .covered_capacity = masked::covered_capacity,
     .plan = masked::plan,
     .forward_backward = masked::forward_backward,
+    .extra_columns = nullptr,
+    .extra_fill = nullptr,
+    .answer_kind = uform_answer_kind_none_k,
+    .infer = nullptr,
 };
 
 } // namespace uform

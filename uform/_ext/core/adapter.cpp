@@ -45,6 +45,10 @@ void check_objective(uform_trainer_options_t const& options, json const& saved) 
         fail(uform_status_invalid_argument_k, "late_interaction: the checkpoint has none, one was asked");
     if (options.choices && !saved_has(saved, "objectives", choices_k))
         fail(uform_status_invalid_argument_k, "choices: the checkpoint has none, some were asked");
+    if (options.batch.max_choices_per_item > 0 && !saved_has(saved, "objectives", choices_k))
+        fail(uform_status_invalid_argument_k,
+             "BatchShape.max_choices_per_item: the checkpoint has no choices, room for ",
+             options.batch.max_choices_per_item, " was asked");
 }
 
 void check_shape(char const* name, int32_t given, json const* section, char const* field) {

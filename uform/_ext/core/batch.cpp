@@ -81,10 +81,11 @@ void batch::check_items(uform_items_t const& items) const {
     }
 }
 
-void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen) {
+void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen, uform_choice_texts_t const* choices) {
     if (chosen.empty())
         check_items(items); // else `measure_all` checked the whole call before, and passes are many
     given_ = items;
+    choices_ = choices;
     chosen_ = chosen;
     items_count_ = chosen.empty() ? items.count : chosen.size();
     if (items_.size() >= items_count_)
@@ -95,15 +96,15 @@ void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen) {
     items_.resize(items_count_); // last: its size tells that all of them have room
 }
 
-std::span<uint32_t const> batch::measure_all(uform_items_t const& items) {
-    take(items, {});
+std::span<uint32_t const> batch::measure_all(uform_items_t const& items, uform_choice_texts_t const* choices) {
+    take(items, {}, choices);
     measure();
     return {columns_.data(), items_count_};
 }
 
 void batch::plan(uform_items_t const& items, std::span<uint32_t const> chosen, uint32_t const* words,
-                 uint32_t const* groups) {
-    take(items, chosen);
+                 uint32_t const* groups, uform_choice_texts_t const* choices) {
+    take(items, chosen, choices);
     measure();
     numbering_.number(words, items_count_);
     bags_count_ = numbering_.count();
@@ -114,7 +115,6 @@ void batch::plan(uform_items_t const& items, std::span<uint32_t const> chosen, u
 }
 
 void batch::measure() {
-    uint32_t const limit = whole_.run.row_columns - 1;
     std::atomic<uint64_t> truncated = 0;
     pool_.parallel_chunks(items_count_, chunk_of(given_), [&](size_t begin, size_t end) {
         uint64_t cut = 0;
@@ -129,6 +129,9 @@ void batch::measure() {
             uform_content_t const content = content_of(given_, place);
             if (!content.data && (content.bytes || content.rank))
                 fail(uform_status_invalid_argument_k, "contents[", place, "]: its data is missing");
+            // What objectives put behind the content is never cut, the content is.
+            uint32_t const extra = measure_extra(item);
+            uint32_t const limit = whole_.run.row_columns - 1 - extra;
             char message[512] = "";
             uform_status_t const status =
                 modality.plugin->measure(modality.self, &content, limit, &item.measure, message, sizeof(message));
@@ -138,11 +141,50 @@ void batch::measure() {
                 fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.columns,
                      " columns where at most ", limit, " fit");
             cut += item.measure.truncated;
-            columns_[index] = 1 + item.measure.columns;
+            columns_[index] = 1 + item.measure.columns + extra;
         }
         truncated += cut;
     });
     truncated_ = truncated;
+}
+
+uform_extra_t batch::extra_of(uform_item_t const& item) const {
+    return {item.content, item.modality, whole_.run.row_columns - 1, choices_};
+}
+
+/** The columns that objectives put behind an item's content. */
+uint32_t batch::measure_extra(uform_item_t const& item) const {
+    uform_extra_t extra = extra_of(item);
+    uint32_t all = 0;
+    for (objective_instance const& one : whole_.objectives) {
+        if (!one.plugin->extra_columns)
+            continue;
+        uint32_t columns = 0;
+        char message[512] = "";
+        uform_status_t const status = one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message));
+        if (status != uform_status_success_k)
+            fail(status, message);
+        if (columns > extra.limit)
+            fail(uform_status_internal_k, "plugin ", one.name, ": it measured ", columns, " columns where at most ",
+                 extra.limit, " fit");
+        extra.limit -= columns;
+        all += columns;
+    }
+    return all;
+}
+
+void batch::fill_extra(uform_item_t const& item, uint16_t* codes) const {
+    uform_extra_t extra = extra_of(item);
+    for (objective_instance const& one : whole_.objectives) {
+        if (!one.plugin->extra_columns)
+            continue;
+        uint32_t columns = 0;
+        check(one.plugin->extra_columns(one.self, &extra, &columns, nullptr, 0));
+        if (columns)
+            check(one.plugin->extra_fill(one.self, &extra, codes));
+        extra.limit -= columns;
+        codes += columns;
+    }
 }
 
 void batch::place(uint32_t const* groups) {
@@ -201,7 +243,8 @@ void batch::fill_item(size_t index) {
     auto const& modality = whole_.modalities[static_cast<size_t>(modality_place_[item.modality])];
     uform_segment_t& segment = staging.segments[item.segment];
     segment.first = first_[index];
-    segment.columns = segment.pooled = columns_[index];
+    segment.columns = columns_[index];
+    segment.pooled = 1 + item.measure.columns;
     segment.bag = bags_[item.bag].place;
     segment.modality = static_cast<uint16_t>(item.modality);
     segment.axes = item.measure.axes;
@@ -212,6 +255,8 @@ void batch::fill_item(size_t index) {
         &content,       &item.measure, &segment, staging.codes + segment.first, staging.base + modality.staging_offset,
         before_[index], item.device};
     check(modality.plugin->fill(modality.self, &fill));
+    if (segment.columns != segment.pooled)
+        fill_extra(item, fill.codes + segment.pooled);
 }
 
 void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, uint8_t const* random_bytes,

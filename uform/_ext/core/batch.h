@@ -31,12 +31,13 @@ public:
      *  @param chosen The places in the call that take part, after a `measure_all` of it; empty: all.
      *  @param words The bag word of each item taking part, or null.
      *  @param groups The temperature group of each content of the call, or null.
+     *  @param choices What the call's texts are offered, checked, or null.
      */
     void plan(uform_items_t const& items, std::span<uint32_t const> chosen, uint32_t const* words,
-              uint32_t const* groups);
+              uint32_t const* groups, uform_choice_texts_t const* choices);
 
-    /** Checks and measures all items of a call: the columns of each, marker included, valid until the next plan. */
-    std::span<uint32_t const> measure_all(uform_items_t const& items);
+    /** Checks and measures all items of a call: the columns of each segment, valid until the next plan. */
+    std::span<uint32_t const> measure_all(uform_items_t const& items, uform_choice_texts_t const* choices);
 
     /** Writes the kept items into every device's staging. */
     void fill(std::span<staging_view const> staging);
@@ -66,9 +67,12 @@ public:
     uint64_t dropped() const { return packer_.dropped(); }
 
 private:
-    void take(uform_items_t const& items, std::span<uint32_t const> chosen);
+    void take(uform_items_t const& items, std::span<uint32_t const> chosen, uform_choice_texts_t const* choices);
     void check_items(uform_items_t const& items) const;
     void measure();
+    uint32_t measure_extra(uform_item_t const& item) const;
+    void fill_extra(uform_item_t const& item, uint16_t* codes) const;
+    uform_extra_t extra_of(uform_item_t const& item) const;
     void place(uint32_t const* groups);
     void count_before();
     void fill_item(size_t index);
@@ -79,13 +83,14 @@ private:
     packer packer_;
     bag_numbering numbering_;
     uform_items_t given_{};
+    uform_choice_texts_t const* choices_ = nullptr;
     std::span<uint32_t const> chosen_;
     std::span<staging_view const> staging_;
     int8_t modality_place_[256];
     size_t items_count_ = 0, bags_count_ = 0;
     std::vector<uform_item_t> items_;
     std::vector<uform_bag_t> bags_;
-    std::vector<uint32_t> columns_;         /* of each item, marker included */
+    std::vector<uint32_t> columns_;         /* of each item's segment */
     std::vector<uint32_t> first_;           /* column of each kept item on its device */
     std::vector<uint32_t> before_;          /* content columns of its modality on its device before it */
     std::vector<uint32_t> content_columns_; /* by device and modality */

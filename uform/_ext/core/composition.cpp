@@ -228,6 +228,13 @@ int composition::find(uint32_t modality) const {
     return -1;
 }
 
+int composition::find_answer(uint32_t kind) const {
+    for (size_t place = 0; place != objectives.size(); ++place)
+        if (objectives[place].plugin->answer_kind == kind)
+            return static_cast<int>(place);
+    return -1;
+}
+
 std::unique_ptr<composition> compose(settings given, composition const* saved, uform_operations_t const& operations,
                                      uint32_t devices, bool training) {
     derive(given, saved ? &saved->derived : nullptr);
@@ -239,8 +246,6 @@ std::unique_ptr<composition> compose(settings given, composition const* saved, u
             whole->modalities.push_back(std::move(instance));
     }
     check_modalities(*whole);
-    if (!training)
-        return whole;
     for (selection const& chosen : whole->derived.objectives) {
         objective_instance instance;
         start_objective(instance, chosen, find_resumed(saved, &composition::objectives, chosen.name), whole->run,
@@ -264,11 +269,13 @@ std::unique_ptr<composition> restore(json const& configuration, uform_operations
     if (training && objectives.empty())
         fail(uform_status_invalid_argument_k, "objectives is {}, but a run has at least one");
     for (saved_section const& saved : objectives) {
-        if (!training) {
-            if (find_objective(saved.name))
-                check_objective_section(saved, whole->run, operations);
-            else
-                saved.values->as_object(saved.path);
+        uform_objective_plugin_t const* const known = find_objective(saved.name);
+        if (!training && !known) {
+            saved.values->as_object(saved.path);
+            continue;
+        }
+        if (!training && known->answer_kind == uform_answer_kind_none_k) {
+            check_objective_section(saved, whole->run, operations);
             continue;
         }
         objective_instance instance;

@@ -28,14 +28,19 @@ struct composition {
     bool training() const { return run.training != 0; }
     /** The place of a modality among `modalities`, or -1. */
     int find(uint32_t modality) const;
+    /** The place of the objective that answers a verb of models among `objectives`, or -1. */
+    int find_answer(uint32_t kind) const;
 };
 
-/** Derives everything. `saved` is the run that goes on or null; inference leaves objectives out. */
+/** Derives everything. `saved` is the run that goes on or null; inference leaves objectives out that answer nothing
+ *  there. */
 std::unique_ptr<composition> compose(settings given, composition const* saved, uform_operations_t const& operations,
                                      uint32_t devices, bool training);
 
 /** The run that a checkpoint's configuration describes. Every value of it is checked: what no run could have derived is
- *  refused. Inference leaves objectives out, and lets those be that this process does not know. */
+ *  refused. Inference leaves objectives out that answer nothing there, and lets those be that this process does not
+ * know.
+ */
 std::unique_ptr<composition> restore(json const& configuration, uform_operations_t const& operations, uint32_t devices,
                                      bool training);
 

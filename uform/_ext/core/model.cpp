@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/adapter.h"
+#include "core/choices.h"
 #include "core/process.h"
 
 namespace uform {
@@ -13,9 +14,9 @@ namespace {
 // A pass of inference starts with room for this many columns a device and grows for larger bags.
 constexpr int32_t pass_columns_k = 8192;
 
-std::vector<selection> selections_of(std::vector<modality_instance> const& instances) {
+template <typename instance_at> std::vector<selection> selections_of(std::vector<instance_at> const& instances) {
     std::vector<selection> chosen;
-    for (modality_instance const& one : instances)
+    for (instance_at const& one : instances)
         chosen.push_back({one.name, {}});
     return chosen;
 }
@@ -36,6 +37,7 @@ void model::build(uint32_t rows) {
     auto made = std::make_unique<engine>();
     settings asked;
     asked.modalities = selections_of(saved_->modalities);
+    asked.objectives = selections_of(saved_->objectives);
     asked.batch.max_rows_per_device = static_cast<int32_t>(rows);
     // No segment is shorter than its marker, so neither segments nor bags ever bind.
     int64_t const columns = int64_t(rows) * saved_->derived.batch.max_columns_per_row;
@@ -49,12 +51,15 @@ void model::build(uint32_t rows) {
     });
     for (auto const& one : made->replicas) {
         made->staging.emplace_back(one->host_staging(), made->layout.staging_parts);
+        made->bases.push_back(one->host_staging());
+        made->views.push_back({nullptr, 0, 0, 0, made->staging.back().segments});
         made->pooled.push_back(one->bags());
     }
     // Rows bound the length of one item, which measuring sees to; a pass is otherwise one row, without any gaps.
     uform_run_t const& run = made->whole->run;
     pack_capacities_t const capacities{run.devices, 1, run.columns_capacity, run.segments_capacity, run.bags_capacity};
     made->planner = std::make_unique<batch>(*made->whole, executor_->pool(), capacities);
+    made->plans = std::make_unique<planning>(run, made->whole->objectives, nullptr, made->whole->modalities);
     load(*made);
     made->answers = std::make_unique<answer>(*executor_, run.hidden, run.bags_capacity);
     engine_ = std::move(made);
@@ -85,20 +90,74 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
         return 0;
     if (!output.data)
         fail(uform_status_invalid_argument_k, "output: its data is missing");
-    group_by_bag(items);
+    group_by_bag(items, nullptr);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(bag_columns_);
     for (size_t bag = 0; bag != bags;) {
         size_t const taken = choose_bags(bag);
-        run_pass(items);
+        run_pass(items, nullptr);
+        for (auto& one : engine_->replicas)
+            one->pool();
         engine_->answers->write(*engine_->planner, engine_->pooled, output, bag);
         bag += taken;
     }
     return truncated;
 }
 
-void model::group_by_bag(uform_items_t const& items) {
-    std::span<uint32_t const> const columns = engine_->planner->measure_all(items);
+uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t const& choices,
+                            std::span<float> probabilities) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    int const objective = saved_->find_answer(uform_answer_kind_choices_k);
+    if (objective < 0)
+        fail(uform_status_invalid_argument_k, "text_choose: the checkpoint was trained without choices");
+    check_choices(choices, items, UINT32_MAX);
+    std::vector<uint64_t> offsets(items.count + 1);
+    for (size_t item = 0; item != items.count; ++item)
+        offsets[item + 1] = offsets[item] + count_choices(choices, items, item);
+    if (offsets.back() != probabilities.size())
+        fail(uform_status_invalid_argument_k, "probabilities: ", offsets.back(), " are answered, room is for ",
+             probabilities.size());
+    if (items.count == 0)
+        return 0;
+    numbering_.number(nullptr, items.count);
+    group_by_bag(items, &choices);
+    uint64_t const truncated = engine_->planner->truncated();
+    reserve(bag_columns_);
+    for (size_t text = 0; text != items.count;) {
+        size_t const taken = choose_bags(text);
+        run_pass(items, &choices);
+        fetch_answers(static_cast<size_t>(objective), offsets, probabilities);
+        text += taken;
+    }
+    return truncated;
+}
+
+/** Copies what an objective answers for each item of the pass to where the call's item begins. */
+void model::fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to) {
+    uform_operations_t const& operations = executor_->operations();
+    std::vector<uform_answer_t> answers;
+    for (auto& one : engine_->replicas)
+        answers.push_back(one->infer(objective));
+    for (uint32_t device = 0; device != answers.size(); ++device) {
+        uform_answer_t const& answer = answers[device];
+        size_t const rows = answer.offsets[engine_->planner->devices()[device].segments];
+        fetched_.resize(rows * answer.width);
+        check(operations.memory_download(executor_->stream(device), fetched_.data(), answer.values,
+                                         sizeof(float) * fetched_.size()));
+        check(operations.stream_synchronize(executor_->stream(device)));
+        for (uform_item_t const& item : engine_->planner->items()) {
+            if (item.device != device)
+                continue;
+            auto const first = fetched_.begin() + size_t(answer.offsets[item.segment]) * answer.width;
+            auto const last = fetched_.begin() + size_t(answer.offsets[item.segment + 1]) * answer.width;
+            std::copy(first, last, to.begin() + offsets[item.content] * answer.width);
+        }
+    }
+}
+
+void model::group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices) {
+    std::span<uint32_t const> const columns = engine_->planner->measure_all(items, choices);
     std::span<uint32_t const> const numbers = numbering_.bags();
     size_t const bags = numbering_.count();
     auto const bag_of = [&](size_t item) { return numbers.empty() ? static_cast<uint32_t>(item) : numbers[item]; };
@@ -154,18 +213,26 @@ size_t model::choose_bags(size_t first_bag) {
     return bag - first_bag;
 }
 
-void model::run_pass(uform_items_t const& items) {
+/** The hidden states of the bags chosen. */
+void model::run_pass(uform_items_t const& items, uform_choice_texts_t const* choices) {
     batch& planner = *engine_->planner;
-    planner.plan(items, chosen_, words_.data(), nullptr);
+    planner.plan(items, chosen_, words_.data(), nullptr, choices);
     if (planner.dropped())
-        fail(uform_status_internal_k, "embed: ", planner.dropped(), " items found no room in a pass planned for them");
+        fail(uform_status_internal_k, planner.dropped(), " items found no room in a pass planned for them");
     planner.fill(engine_->staging);
+    for (size_t device = 0; device != engine_->views.size(); ++device) {
+        packed_device_t const& packed = planner.devices()[device];
+        engine_->views[device].columns = packed.columns;
+        engine_->views[device].segments_count = packed.segments;
+        engine_->views[device].bags_count = packed.bags;
+    }
+    uform_relations_t const none{};
+    engine_->plans->run({0, planner.items(), planner.bags(), engine_->views, engine_->bases, nullptr, &none, choices});
     planner.finish();
     for (auto& one : engine_->replicas) {
         one->begin(planner);
         one->embed();
         one->encode();
-        one->pool();
     }
 }
 
@@ -214,6 +281,16 @@ uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* item
                                  uint64_t* truncated) {
     return uform::guard([&] {
         uint64_t const cut = model->body.embed(*items, *output);
+        if (truncated)
+            *truncated = cut;
+    });
+}
+
+uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const* items,
+                                       uform_choice_texts_t const* choices, float* probabilities, size_t count,
+                                       uint64_t* truncated) {
+    return uform::guard([&] {
+        uint64_t const cut = model->body.text_choose(*items, *choices, {probabilities, count});
         if (truncated)
             *truncated = cut;
     });

@@ -9,6 +9,7 @@
 #include "core/answer.h"
 #include "core/batch.h"
 #include "core/checkpoint.h"
+#include "core/planning.h"
 #include "core/replica.h"
 
 namespace uform {
@@ -19,6 +20,9 @@ public:
 
     /** Any number of items, in as many passes as they take; answers how many were truncated. */
     uint64_t embed(uform_items_t const& items, uform_output_t const& output);
+    /** The probabilities of all choices of all texts, end to end. */
+    uint64_t text_choose(uform_items_t const& items, uform_choice_texts_t const& choices,
+                         std::span<float> probabilities);
     std::string describe();
 
 private:
@@ -30,6 +34,9 @@ private:
         std::unique_ptr<batch> planner;
         std::vector<staging_view> staging;
         std::unique_ptr<answer> answers;
+        std::unique_ptr<planning> plans;
+        std::vector<uform_device_view_t> views;
+        std::vector<uint8_t*> bases;      /* of each device's staging */
         std::vector<float const*> pooled; /* each device's bags */
     };
 
@@ -37,9 +44,10 @@ private:
     void load(engine& made);
     /** Makes room for the largest bag; a bag over what the run trained with is refused. */
     void reserve(std::span<uint64_t const> bag_columns);
-    void group_by_bag(uform_items_t const& items);
+    void group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices);
     size_t choose_bags(size_t first_bag);
-    void run_pass(uform_items_t const& items);
+    void run_pass(uform_items_t const& items, uform_choice_texts_t const* choices);
+    void fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to);
 
     std::shared_ptr<executor> executor_;
     std::mutex mutex_;
@@ -52,6 +60,7 @@ private:
     std::vector<uint32_t> offsets_, members_; /* items by bag */
     std::vector<uint64_t> bag_columns_;
     std::vector<uint32_t> chosen_, words_;
+    std::vector<float> fetched_; /* a device's answer on the host */
 };
 
 } // namespace uform

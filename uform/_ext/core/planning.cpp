@@ -171,6 +171,7 @@ void planning::run_stage(uint32_t stage) {
         plan.rows = planning_callbacks::rows;
         plan.cover_kind = planning_callbacks::cover_kind;
         plan.cover = planning_callbacks::cover;
+        plan.choices = step_.choices;
         check(objective.plugin->plan(objective.self, &plan, stage));
     }
 }

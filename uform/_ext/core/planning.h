@@ -33,6 +33,7 @@ public:
         std::span<uint8_t* const> staging;            /* each device's, whole */
         uint8_t const* sides;
         uform_relations_t const* relations; /* checked */
+        uform_choice_texts_t const* choices = nullptr;
     };
 
     /** Runs both stages of every objective. */

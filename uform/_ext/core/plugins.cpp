@@ -319,7 +319,9 @@ uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) 
                                       {"destroy", plugin->destroy},
                                       {"covered_capacity", plugin->covered_capacity},
                                       {"plan", plugin->plan},
-                                      {"forward_backward", plugin->forward_backward}});
+                                      {"forward_backward", plugin->forward_backward},
+                                      {"extra_fill", plugin->extra_fill || !plugin->extra_columns},
+                                      {"infer", plugin->infer || plugin->answer_kind == uform_answer_kind_none_k}});
         uform::objectives().add(plugin);
     });
 }

@@ -255,6 +255,7 @@ void replica::score_objectives() {
     check(operations_.memory_zero(stream_, bags_gradient(), pooled_bytes));
     if (whole_.taps & uform_tap_world_bags_k)
         check(operations_.memory_zero(stream_, world_bags_gradient(), pooled_bytes * whole_.run.world_devices));
+    bool written = false;
     for (auto const& pointers : objectives_) {
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t pass = pass_for(pointers, &host);
@@ -264,6 +265,8 @@ void replica::score_objectives() {
         pass.terms = own_terms;
         pass.states = block_.at<void>(layout_.hidden_states);
         pass.states_gradient = block_.at<void>(layout_.gradient_states);
+        pass.states_written = written;
+        written |= (pointers.instance->plugin->taps & uform_tap_columns_k) != 0;
         pass.bags = bags();
         pass.bags_gradient = bags_gradient();
         if (whole_.taps & uform_tap_world_bags_k) {
@@ -273,6 +276,17 @@ void replica::score_objectives() {
         pass.reconstruct = reconstruct_for;
         check(pointers.instance->plugin->forward_backward(pointers.instance->self, &pass));
     }
+}
+
+uform_answer_t replica::infer(size_t place) {
+    auto const& pointers = objectives_[place];
+    uform_host_t host{.parts = pointers.instance, .replica = this};
+    uform_pass_t pass = pass_for(pointers, &host);
+    pass.states = block_.at<void>(layout_.hidden_states);
+    pass.bags = bags();
+    uform_answer_t answer{};
+    check(pointers.instance->plugin->infer(pointers.instance->self, &pass, &answer));
+    return answer;
 }
 
 void replica::reconstruct(uint32_t modality, float const* scale, float const* weight, double* term) {
@@ -302,7 +316,7 @@ void replica::backpropagate() {
 
 void replica::backpropagate_all() {
     // The first tap overwrites the gradient of the hidden states, later ones add.
-    bool written = false;
+    bool written = (whole_.taps & uform_tap_columns_k) != 0;
     if (whole_.covered_capacity) {
         uform_rows_t rows = rows_arguments();
         rows.accumulate = written;

@@ -45,6 +45,8 @@ public:
     void pool();
     void gather_covered();
     void score();
+    /** What the objective at `place` answers in inference. */
+    uform_answer_t infer(size_t place);
     void backpropagate();
     void update();
 

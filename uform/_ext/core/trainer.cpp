@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/adapter.h"
+#include "core/choices.h"
 #include "core/process.h"
 #include "core/relations.h"
 
@@ -179,6 +180,10 @@ void trainer::check_step(uform_step_t const& step) const {
     if (step.choices && whole_->run.choices_capacity == 0)
         fail(uform_status_invalid_argument_k,
              "choices: the run has no room for them; give BatchShape.max_choices_per_item");
+    if (step.choices) {
+        check_choices(*step.choices, step.items, whole_->run.choices_capacity);
+        check_choice_targets(*step.choices, step.items);
+    }
 }
 
 /** The bound that an objective's configuration sets on the edges of one device, or 0. */
@@ -196,7 +201,7 @@ uint64_t trainer::edges_limit() const {
 }
 
 void trainer::plan(uform_step_t const& step, slot& to) {
-    batch_->plan(step.items, {}, step.items.bags, step.temperature_groups);
+    batch_->plan(step.items, {}, step.items.bags, step.temperature_groups, step.choices);
     if (step.output.data)
         to.answered->check(step.output, batch_->bags().size());
     batch_->fill(to.staging);
@@ -207,7 +212,8 @@ void trainer::plan(uform_step_t const& step, slot& to) {
         views_[device].bags_count = packed.bags;
         views_[device].segments = to.staging[device].segments;
     }
-    planning_->run({calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &step.relations});
+    planning_->run(
+        {calls_, batch_->items(), batch_->bags(), views_, to.staging_bases, step.sides, &step.relations, step.choices});
     batch_->finish();
     to.truncated = batch_->truncated();
     to.answers = step.output.data != nullptr;

@@ -118,6 +118,9 @@ constexpr uform_operations_t make_operations() {
     table.host_wait = host_wait;
     table.event_elapsed = event_elapsed;
     table.backend_counters = backend_counters;
+
+    table.choices_head_workspace_bytes = choices_head_workspace_bytes;
+    table.choices_head = guarded<choices_head>::call;
     return table;
 }
 

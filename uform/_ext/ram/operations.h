@@ -61,6 +61,10 @@ void bytes_head(stream const&, uform_bytes_head_t const&);
 void patches_head(stream const&, uform_patches_head_t const&);
 void cross_entropy(stream const&, uform_cross_entropy_t const&);
 
+// choices.cpp
+std::size_t choices_head_workspace_bytes(std::uint32_t hidden, std::uint32_t items, std::uint32_t rows);
+void choices_head(stream const&, uform_choices_head_t const&);
+
 // pairs.cpp
 std::size_t pairs_workspace_bytes(std::uint32_t units, std::uint32_t rows, std::uint32_t edges, std::uint32_t width,
                                   std::uint32_t groups);

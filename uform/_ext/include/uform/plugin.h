@@ -26,6 +26,15 @@ extern "C" {
 /** A code that marks a column whose state comes from values, not from its modality's table. */
 #define UFORM_CODE_VALUES 0xFFFFu
 
+/** Rows of the texts' table: a row for each byte comes first. */
+typedef enum uform_text_code_t {
+    uform_text_code_marker_k = 256,
+    uform_text_code_mask_k = 257,
+    uform_text_code_separator_k = 258, /* between a text and its choices */
+    uform_text_code_choice_k = 259,    /* leads every choice */
+    uform_text_code_count_k = 260,
+} uform_text_code_t;
+
 /** The most axes of rotary positions. */
 #define UFORM_AXES 3
 
@@ -260,6 +269,33 @@ typedef struct uform_patches_head_t {
     size_t workspace_bytes;
     uint32_t const* before; /* device-side: rows begin at first + *before; null: at first */
 } uform_patches_head_t;
+
+/**
+ *  A softmax over each item's choices: the logit of row r is exp(*log_inverse_temperature) * rows[r] . vector. The loss
+ *  of an item is the cross-entropy to its targets, so that of zeros is 0. Gradients are added to but for the rows'.
+ */
+typedef struct uform_choices_head_t {
+    uint32_t hidden;
+    uint32_t items_capacity;
+    uint32_t items_active;
+    uint32_t rows_capacity;
+    uint32_t rows_active;
+    uint32_t const* counts;               /* device-side [2]: items, rows */
+    uint32_t const* offsets;              /* [items + 1] rows of each item; an item has at least one */
+    void const* rows;                     /* [rows, hidden] hidden states at the choice columns */
+    float const* vector;                  /* [hidden] plain */
+    float const* log_inverse_temperature; /* [1] plain */
+    float* probabilities;                 /* [rows] overwritten */
+    float const* targets;   /* [rows]; null: only probabilities, and nothing below but the workspace is read */
+    float const* scale;     /* device-side: 1 / the world's items that make a choice */
+    float const* weight;    /* device-side: the gradient's factor on top */
+    double* loss;           /* += scale * sum of the items' losses */
+    float* rows_gradient;   /* [rows, hidden] overwritten; null: value only */
+    float* vector_gradient; /* [hidden] */
+    float* log_inverse_temperature_gradient;
+    void* workspace;
+    size_t workspace_bytes;
+} uform_choices_head_t;
 
 /** Mean cross-entropy of plain float32 logits; the gradient may be null or alias the logits. */
 typedef struct uform_cross_entropy_t {
@@ -559,6 +595,10 @@ typedef struct uform_operations_t {
     uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph);
     uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph);
     void (*graph_destroy)(uform_graph_t* graph);
+
+    /* choices */
+    size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows);
+    uform_status_t (*choices_head)(uform_stream_t*, uform_choices_head_t const*);
 } uform_operations_t;
 
 /** The table of the reference backend, for a plugin's tests of its own operations. Static. */
@@ -718,6 +758,7 @@ typedef struct uform_plan_t {
      */
     uform_status_t (*cover)(uform_host_t*, size_t item, uint32_t const* places, uint8_t const* actions,
                             uint8_t const* random_bytes, uint32_t count);
+    uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
 } uform_plan_t;
 
 /** A step on one device. Every pointer is device-side unless it says otherwise. */
@@ -788,6 +829,28 @@ typedef struct uform_cover_t {
     uint32_t count;
 } uform_cover_t;
 
+/** One item whose segment an objective may lengthen, behind its content. */
+typedef struct uform_extra_t {
+    uint32_t content; /* its place in this call */
+    uint32_t modality;
+    uint32_t limit;                      /* the most columns that its row has for them */
+    uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
+} uform_extra_t;
+
+/** What an objective answers in inference: rows of float32, those of one segment after those of the one before. */
+typedef struct uform_answer_t {
+    float const* values; /* device-side [*, width] */
+    uint32_t width;
+    uint32_t const* offsets; /* host: [segments + 1] the rows of each; borrowed until the next plan */
+} uform_answer_t;
+
+/** The model's verb that an objective answers. */
+typedef enum uform_answer_kind_t {
+    uform_answer_kind_none_k = 0,
+    uform_answer_kind_tokens_k = 1,  /* embed_tokens */
+    uform_answer_kind_choices_k = 2, /* text_choose */
+} uform_answer_kind_t;
+
 /* ---------------------------------------------------------------------------------------------------- plugins */
 
 typedef struct uform_modality_plugin_t {
@@ -849,6 +912,20 @@ typedef struct uform_objective_plugin_t {
     uform_status_t (*plan)(void* self, uform_plan_t const*, uint32_t stage);
     /** Adds to its terms and, where `backward`, to the gradients of its taps and parameters. */
     uform_status_t (*forward_backward)(void* self, uform_pass_t const*);
+
+    /**
+     *  Columns behind an item's content, which are encoded with it and not pooled: pure, and safe from several threads.
+     *  An item for which they leave less room is cut; more than `limit` of them is a refusal. Null: there are none.
+     */
+    uform_status_t (*extra_columns)(void* self, uform_extra_t const*, uint32_t* columns, char* message,
+                                    size_t message_bytes);
+    /** Writes their codes, rows of the table of the item's modality; safe from several threads for different items. */
+    uform_status_t (*extra_fill)(void* self, uform_extra_t const*, uint16_t* codes);
+
+    /** What it is in inference, where it is planned as in training; none: it is left out there. */
+    uint32_t answer_kind; /* uform_answer_kind_t */
+    /** Answers a device's batch from its hidden states. */
+    uform_status_t (*infer)(void* self, uform_pass_t const*, uform_answer_t*);
 } uform_objective_plugin_t;
 
 /* ---------------------------------------------------------------------------------------------------- registration */

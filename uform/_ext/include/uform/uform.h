@@ -283,6 +283,7 @@ typedef struct uform_choice_texts_t {
     float const* targets;
     size_t targets_count;
     uint64_t const* target_offsets; /* items + 1 */
+    uint64_t tape_bytes;            /* the length of the tape, that no offset may pass */
 } uform_choice_texts_t;
 
 /** Where the pooled embeddings go: `rows` rows of `row_bytes` bytes. */
@@ -488,6 +489,14 @@ UFORM_API void uform_model_free(uform_model_t* model);
 /** Any number of items: they are split by bags. `truncated` may be null. */
 UFORM_API uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* items,
                                            uform_output_t const* output, uint64_t* truncated);
+/**
+ *  The probabilities of the choices that each of any number of texts is offered: those of text i are as many as its
+ *  choices, after those of the texts before it. Targets are not read. `truncated` may be null.
+ *  @param count The length of `probabilities`, all the choices that all the texts are offered.
+ */
+UFORM_API uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const* items,
+                                                 uform_choice_texts_t const* choices, float* probabilities,
+                                                 size_t count, uint64_t* truncated);
 UFORM_API uform_status_t uform_model_describe(uform_model_t* model, char** json);
 
 /* ---------------------------------------------------------------------------------------------------- losses */
