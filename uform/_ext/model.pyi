@@ -3,8 +3,9 @@ from typing import Any, Never, final
 
 from uform._ext.arena import Arena, ArenaBuffer
 from uform._ext.deferred import DeferredOn, On, Receiver
-from uform._ext.enums import Modality, Scalar
+from uform._ext.enums import LateInteractionSide, Modality, Scalar
 from uform._ext.executor import Executor
+from uform._ext.rows_tape import RowsTape
 from uform._types import _PathLike, _Texts, _Words
 
 @final
@@ -26,7 +27,22 @@ class Model(Receiver):
         arena: Arena | None = None,
         outputs_scalar: Scalar = ...,
     ) -> ArenaBuffer: ...
+    def embed_tokens(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        sides: Sequence[LateInteractionSide] | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = ...,
+    ) -> RowsTape: ...
     def describe(self) -> dict[str, Any]: ...
+
+class TokensCall:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> RowsTape: ...
+    def _release(self) -> None: ...
 
 class EmbedCall:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

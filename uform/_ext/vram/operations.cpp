@@ -103,6 +103,15 @@ constexpr uform_operations_t make_operations() {
     table.capture_end = capture_end;
     table.graph_launch = graph_launch;
     table.graph_destroy = graph_destroy;
+
+    table.vectors_workspace_bytes = vectors_workspace_bytes;
+    table.maxsim_workspace_bytes = maxsim_workspace_bytes;
+    table.similarity_pairs_workspace_bytes = similarity_pairs_workspace_bytes;
+    table.vectors_forward = vectors_forward;
+    table.vectors_backward = vectors_backward;
+    table.maxsim_forward = maxsim_forward;
+    table.maxsim_backward = maxsim_backward;
+    table.similarity_pairs = similarity_pairs;
     return table;
 }
 
