@@ -102,7 +102,8 @@ class StepResult:
 
     Attributes:
         loss: The total.
-        losses: The unweighted terms: `contrastive`, `choices`, `late_interaction`, and a modality's name for its masked loss.
+        losses: The unweighted terms: `contrastive`, `choices`, `late_interaction`, and a modality's name for its masked
+            loss.
         embeddings: The pooled embeddings, `[bags, hidden]`.
         gradients: Of the total by every parameter, unclipped.
     """
@@ -181,7 +182,7 @@ def terms(parameters: Mapping[str, Array], batch: Batch) -> tuple[dict[str, Arra
 
 
 def total_loss(parameters: Mapping[str, Array], batch: Batch) -> Array:
-    """The contrastive loss plus, over the modalities, weight times masked loss, plus weight times choices and late interaction."""
+    """The contrastive loss plus weight times each of the others: masked by modality, choices, late interaction."""
     losses, _ = terms(parameters, batch)
     weights = dict(batch.masked_weights)
     if batch.choices is not None:

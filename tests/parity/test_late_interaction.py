@@ -16,7 +16,7 @@ from tests.helpers.calls import Call, relate
 from tests.helpers.reference import GRADIENTS, VALUES, relative_error
 from tests.helpers.runs import make_trainer, picture, ram, read_all, shape, spread, unit_vectors
 from tests.oracle import late_interaction as oracle
-from tests.oracle.contrastive import Form
+from tests.oracle.contrastive import Form, PairLoss
 from tests.oracle.optimizer import global_norm
 from tests.oracle.pairs import AmbientScope, Negatives
 from tests.oracle.relations import Relations
@@ -59,7 +59,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 
 def library(problem: dict[str, Any]) -> uform.losses.PairLoss:
     relations = problem["relations"]
-    return uform.losses.late_interaction(
+    found: uform.losses.PairLoss = uform.losses.late_interaction(
         ram(),
         problem["tokens"],
         problem["offsets"],
@@ -80,9 +80,10 @@ def library(problem: dict[str, Any]) -> uform.losses.PairLoss:
         ),
         modalities=[uform.Modality(modality) for modality in problem["modalities"]],
     )
+    return found
 
 
-def expected_of(problem: dict[str, Any]) -> oracle.PairLoss:
+def expected_of(problem: dict[str, Any]) -> PairLoss:
     pairs = oracle.item_pairs(
         problem["relations"],
         problem["sides"],

@@ -16,6 +16,7 @@ from uform import LateInteraction, LateInteractionSide, Objective, PairLossForm
 TEXTS = ["what is a cat", "a cat is an animal", "a dog is another", "is a dog a cat"]
 CALL = Call(TEXTS, sides=[1, 2, 2, 3], attract=((0, 1, 1.0), (3, 2, 1.0)))
 MODALITIES = [uform.Modality.TEXT] * 4
+SIDES = [LateInteractionSide.QUERY, LateInteractionSide.DOCUMENT]
 
 
 def make(*, devices: int = 1, **fields: Any) -> uform.Trainer:
@@ -224,7 +225,7 @@ def test_vectors_that_are_not_finite_are_refused() -> None:
     tokens = unit_vectors(4, 4)
     tokens[2, 1] = np.nan
     with pytest.raises(ValueError, match=r"tokens\[2\] is not finite"):
-        uform.losses.late_interaction(ram(), tokens, [0, 2, 4], sides=[1, 2], relations=None)
+        uform.losses.late_interaction(ram(), tokens, [0, 2, 4], sides=SIDES, relations=None)
 
 
 def test_a_budget_of_given_vectors() -> None:
@@ -233,7 +234,7 @@ def test_a_budget_of_given_vectors() -> None:
             ram(),
             unit_vectors(6, 4),
             [0, 2, 6],
-            sides=[1, 2],
+            sides=SIDES,
             relations=None,
             late_interaction=LateInteraction(max_document_tokens_per_device=3),
         )

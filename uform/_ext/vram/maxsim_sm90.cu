@@ -150,10 +150,12 @@ __device__ __forceinline__ void go_through(problem const& p, memory_of_block<ste
         memory.full[at.stage].wait(at.parity);
         return memory.tiles[at.stage];
     };
+    // Each warp for itself: those of a group are not at the same place.
     auto const release = [&](unsigned stage) {
-        if (threadIdx.x % group_k == 0)
+        if (threadIdx.x % warp_k == 0)
             memory.empty[stage].arrive(block_of_cluster());
     };
+
     // The other group multiplies while this one takes its last maxima.
     for (tile_of_document tile = next(); tile.document != end_k; tile = next()) {
         unsigned const stage = at.stage;
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(threads_k, 1) find_by_groups(problem p, __grid
     if (threadIdx.x == 0) {
         prefetch(vectors);
         for (unsigned stage = 0; stage != memory.stages_k; ++stage)
-            memory.full[stage].init(1), memory.empty[stage].init(groups_of_block_k);
+            memory.full[stage].init(1), memory.empty[stage].init(groups_of_block_k * group_k / warp_k);
         barriers_are_ready();
     }
     __syncthreads();
