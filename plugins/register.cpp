@@ -5,11 +5,13 @@
 #include "plugins/modalities/text/text.h"
 #include "plugins/objectives/choices/choices.h"
 #include "plugins/objectives/contrastive/contrastive.h"
+#include "plugins/objectives/late_interaction/late_interaction.h"
 #include "plugins/objectives/masked/masked.h"
 
 extern "C" {
 
 uform_objective_plugin_t const* const uform_own_objectives[] = {&uform::masked_plugin, &uform::contrastive_plugin,
-                                                                &uform::choices_plugin, nullptr};
+                                                                &uform::late_interaction_plugin, &uform::choices_plugin,
+                                                                nullptr};
 uform_modality_plugin_t const* const uform_own_modalities[] = {&uform::text_plugin, &uform::image_plugin, nullptr};
 }

@@ -1,5 +1,5 @@
 """The losses as functions of given arrays: their values and gradients, through the code that trains."""
 
-from uform._ext.losses import MaskedLoss, PairLoss, contrastive, masked_bytes
+from uform._ext.losses import MaskedLoss, PairLoss, contrastive, late_interaction, masked_bytes
 
-__all__ = ["MaskedLoss", "PairLoss", "contrastive", "masked_bytes"]
+__all__ = ["MaskedLoss", "PairLoss", "contrastive", "late_interaction", "masked_bytes"]

@@ -14,6 +14,7 @@ from tests.helpers.runs import read_all
 from tests.oracle import masks, step
 from tests.oracle.contrastive import Form
 from tests.oracle.image import patches_of
+from tests.oracle.late_interaction import item_pairs
 from tests.oracle.pairs import AmbientScope, Negatives, classify, modalities_by_bag, sides_by_bag
 from tests.oracle.relations import to_bags
 from tests.oracle.segment import Segment, choice_codes, text_segment
@@ -43,6 +44,7 @@ def batch_of(described: Mapping[str, Any], call: Call, number: int = 0) -> step.
         contrastive=_contrastive(described, call) if "contrastive" in described else None,
         masked_weights=_weights(described) if masked else {},
         choices=_choices(described, call) if "choices" in described else None,
+        late_interaction=_late_interaction(described, call) if "late_interaction" in described else None,
     )
 
 
@@ -62,6 +64,21 @@ def _choices(described: Mapping[str, Any], call: Call) -> step.ChoicesTerm:
     settings = described["choices"]
     rows = [()] * len(call.contents) if call.choice_targets is None else call.choice_targets
     return step.ChoicesTerm(rows, label_smoothing=settings["label_smoothing"], weight=settings["weight"])
+
+
+def _late_interaction(described: Mapping[str, Any], call: Call) -> step.LateInteractionTerm:
+    own, of_pairs = described["late_interaction"], described.get("contrastive", {})
+    pairs = item_pairs(
+        call.item_relations,
+        [0] * len(call.contents) if call.sides is None else call.sides,
+        negatives=Negatives(of_pairs.get("negatives", 0)),
+        scope=AmbientScope(of_pairs.get("ambient_scope", 0)),
+        ambient_weight=of_pairs.get("ambient_repulsion_weight", 1.0),
+        modalities=call.modalities,
+    )
+    return step.LateInteractionTerm(
+        pairs=pairs, form=Form(own["pair_loss"]), span=own["max_query_span"], weight=own["weight"]
+    )
 
 
 def _segment(

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import uform
-from tests.oracle.parameters import BIAS, CHOICES_VECTOR, LOG_INVERSE_TEMPERATURE, initialize
+from tests.oracle.parameters import BIAS, CHOICES_VECTOR, LOG_INVERSE_TEMPERATURE, PROJECTION, initialize
 
 Array = npt.NDArray[Any]
 
@@ -89,6 +89,11 @@ def spread(trainer: uform.Trainer, *, deviation: float = 0.12, seed: int = 5) ->
     if "choices" in described:
         drawn_vector = np.random.default_rng(seed + 1).normal(0.0, deviation, described["hidden"])
         trainer.write(CHOICES_VECTOR, drawn_vector.astype(np.float32))
+    if "late_interaction" in described:
+        drawn_map = np.random.default_rng(seed + 2).normal(
+            0.0, deviation, (described["late_interaction"]["width"], described["hidden"])
+        )
+        trainer.write(PROJECTION, drawn_map.astype(np.float32))
 
 
 def picture(height: int, width: int, *, seed: int = 0, channels: int = CHANNELS) -> Array:

@@ -15,6 +15,9 @@ PATCH_MARKER, PATCH_MASK, PATCH_CODES = 0, 1, 2
 LOG_INVERSE_TEMPERATURE = "contrastive.log_inverse_temperature"
 BIAS = "contrastive.bias"
 CHOICES_VECTOR = "choices.vector"
+PROJECTION = "late_interaction.projection"
+LATE_LOG_INVERSE_TEMPERATURE = "late_interaction.log_inverse_temperature"
+LATE_BIAS = "late_interaction.bias"
 CHOICES_LOG_INVERSE_TEMPERATURE = "choices.log_inverse_temperature"
 
 

@@ -7,16 +7,25 @@ from dataclasses import dataclass, field
 
 import autograd.numpy as np
 
-from . import choices, contrastive, masked
+from . import choices, contrastive, late_interaction, masked
 from .contrastive import Form
 from .encoder import encode, pool
 from .numeric import Array, gradient
 from .pairs import Pairs
-from .parameters import BIAS, CHOICES_LOG_INVERSE_TEMPERATURE, CHOICES_VECTOR, LOG_INVERSE_TEMPERATURE
+from .parameters import (
+    BIAS,
+    CHOICES_LOG_INVERSE_TEMPERATURE,
+    CHOICES_VECTOR,
+    LATE_BIAS,
+    LATE_LOG_INVERSE_TEMPERATURE,
+    LOG_INVERSE_TEMPERATURE,
+    PROJECTION,
+)
 from .segment import TEXT, Segment
 
 CONTRASTIVE = "contrastive"
 CHOICES = "choices"
+LATE_INTERACTION = "late_interaction"
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,23 @@ class ChoicesTerm:
 
 
 @dataclass(frozen=True)
+class LateInteractionTerm:
+    """What late interaction needs beside the segments.
+
+    Attributes:
+        pairs: Class and weight of every pair of items.
+        form: Which of the three losses.
+        span: A query's columns past so many are cut.
+        weight: The term's in the total.
+    """
+
+    pairs: Pairs
+    form: Form
+    span: int
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class Batch:
     """The world's batch of one step.
 
@@ -60,12 +86,14 @@ class Batch:
         contrastive: The contrastive term; None where the objective leaves it out.
         masked_weights: The weight of each modality's masked loss; empty where the objective leaves it out.
         choices: The choices term; None where the run makes none.
+        late_interaction: That term; None where the run leaves it out.
     """
 
     segments: Sequence[Segment]
     contrastive: ContrastiveTerm | None = None
     masked_weights: Mapping[str, float] = field(default_factory=dict)
     choices: ChoicesTerm | None = None
+    late_interaction: LateInteractionTerm | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +102,8 @@ class StepResult:
 
     Attributes:
         loss: The total.
-        losses: The unweighted terms: `contrastive`, `choices`, and a modality's name for its masked loss.
+        losses: The unweighted terms: `contrastive`, `choices`, `late_interaction`, and a modality's name for its masked
+            loss.
         embeddings: The pooled embeddings, `[bags, hidden]`.
         gradients: Of the total by every parameter, unclipped.
     """
@@ -110,6 +139,14 @@ def choice_scores(parameters: Mapping[str, Array], segments: Sequence[Segment], 
     ]
 
 
+def token_vectors(parameters: Mapping[str, Array], segments: Sequence[Segment], states: Sequence[Array]) -> list[Array]:
+    """Every segment's vectors of its marker and its content."""
+    return [
+        late_interaction.token_vectors(state[: 1 + len(segment.content)], parameters[PROJECTION])
+        for segment, state in zip(segments, states, strict=True)
+    ]
+
+
 def terms(parameters: Mapping[str, Array], batch: Batch) -> tuple[dict[str, Array], Array]:
     """The unweighted loss terms by name, and the embeddings, from one pass over the batch."""
     states = [encode(parameters, segment) for segment in batch.segments]
@@ -132,13 +169,26 @@ def terms(parameters: Mapping[str, Array], batch: Batch) -> tuple[dict[str, Arra
             batch.choices.targets,
             label_smoothing=batch.choices.label_smoothing,
         )
+    if batch.late_interaction is not None:
+        losses[LATE_INTERACTION] = late_interaction.loss(
+            token_vectors(parameters, batch.segments, states),
+            parameters[LATE_LOG_INVERSE_TEMPERATURE],
+            parameters[LATE_BIAS],
+            pairs=batch.late_interaction.pairs,
+            form=batch.late_interaction.form,
+            span=batch.late_interaction.span,
+        )
     return losses, embeddings
 
 
 def total_loss(parameters: Mapping[str, Array], batch: Batch) -> Array:
-    """The contrastive loss plus, over the modalities, weight times masked loss, plus weight times choices."""
+    """The contrastive loss plus weight times each of the others: masked by modality, choices, late interaction."""
     losses, _ = terms(parameters, batch)
-    weights = {**batch.masked_weights, CHOICES: 1.0 if batch.choices is None else batch.choices.weight}
+    weights = dict(batch.masked_weights)
+    if batch.choices is not None:
+        weights[CHOICES] = batch.choices.weight
+    if batch.late_interaction is not None:
+        weights[LATE_INTERACTION] = batch.late_interaction.weight
     return sum((weights.get(name, 1.0) * value for name, value in losses.items()), start=0.0)
 
 

@@ -96,6 +96,10 @@ cdef extern from "uform/uform.h" nogil:
         int32_t max_documents_per_device
         int32_t max_document_tokens_per_device
         int32_t pair_loss
+        int32_t negatives
+        double ambient_repulsion_weight
+        int32_t max_edges_per_device
+        int32_t ambient_scope
 
     ctypedef struct uform_choices_t:
         double weight
@@ -306,6 +310,10 @@ cdef extern from "uform/uform.h" nogil:
     uform_status_t uform_model_text_choose(uform_model_t* model, const uform_items_t* items,
                                            const uform_choice_texts_t* choices, float* probabilities, size_t count,
                                            uint64_t* truncated)
+    uform_status_t uform_model_measure_tokens(uform_model_t* model, const uform_items_t* items, const uint8_t* sides,
+                                              uint64_t* offsets, size_t* width)
+    uform_status_t uform_model_embed_tokens(uform_model_t* model, const uform_items_t* items, const uint8_t* sides,
+                                            const uform_output_t* output, uint64_t* truncated)
     uform_status_t uform_model_describe(uform_model_t* model, char** json)
 
     # losses
@@ -331,6 +339,28 @@ cdef extern from "uform/uform.h" nogil:
         int64_t row_stride
         int64_t column_stride
 
+    ctypedef struct uform_late_interaction_loss_t:
+        const void* tokens
+        const uint64_t* offsets
+        size_t count
+        size_t width
+        const uint8_t* sides
+        const uint8_t* modalities
+        uform_relations_t relations
+        uform_late_interaction_t late_interaction
+        uform_contrastive_t contrastive
+        double* loss
+        void* gradient
+        float* log_inverse_temperature_gradient
+        float* bias_gradient
+        float* row_losses
+        uint32_t* rows
+        size_t* rows_count
+        int32_t scalar
+        int32_t strided
+        int64_t row_stride
+        int64_t column_stride
+
     ctypedef struct uform_masked_bytes_loss_t:
         const void* logits
         const uint8_t* targets
@@ -343,4 +373,5 @@ cdef extern from "uform/uform.h" nogil:
         int64_t column_stride
 
     uform_status_t uform_contrastive_loss(uform_executor_t* executor, const uform_contrastive_loss_t* problem)
+    uform_status_t uform_late_interaction_loss(uform_executor_t* executor, const uform_late_interaction_loss_t* problem)
     uform_status_t uform_masked_bytes_loss(uform_executor_t* executor, const uform_masked_bytes_loss_t* problem)

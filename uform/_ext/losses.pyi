@@ -5,7 +5,7 @@ import numpy
 from typing_extensions import TypeVar
 
 from uform._ext.arena import ArenaBuffer
-from uform._ext.config import Contrastive
+from uform._ext.config import Contrastive, LateInteraction
 from uform._ext.enums import LateInteractionSide, Modality
 from uform._ext.executor import Executor
 from uform._ext.relations import Relations
@@ -61,6 +61,45 @@ def contrastive(
     modalities: Sequence[Modality] | None = None,
     sides: Sequence[LateInteractionSide] | None = None,
     temperature_groups: _Words | None = None,
+) -> PairLoss[ArenaBuffer]: ...
+@overload
+def late_interaction(
+    executor: Executor,
+    tokens: ArenaBuffer,
+    offsets: Buffer,
+    /,
+    *,
+    sides: Sequence[LateInteractionSide],
+    relations: Relations | None,
+    late_interaction: LateInteraction | None = None,
+    contrastive: Contrastive | None = None,
+    modalities: Sequence[Modality] | None = None,
+) -> Any: ...
+@overload
+def late_interaction(
+    executor: Executor,
+    tokens: Buffer,
+    offsets: Buffer,
+    /,
+    *,
+    sides: Sequence[LateInteractionSide],
+    relations: Relations | None,
+    late_interaction: LateInteraction | None = None,
+    contrastive: Contrastive | None = None,
+    modalities: Sequence[Modality] | None = None,
+) -> PairLoss: ...
+@overload
+def late_interaction(
+    executor: Executor,
+    tokens: SupportsDLPack,
+    offsets: Buffer,
+    /,
+    *,
+    sides: Sequence[LateInteractionSide],
+    relations: Relations | None,
+    late_interaction: LateInteraction | None = None,
+    contrastive: Contrastive | None = None,
+    modalities: Sequence[Modality] | None = None,
 ) -> PairLoss[ArenaBuffer]: ...
 @overload
 def masked_bytes(executor: Executor, logits: ArenaBuffer, targets: Buffer | SupportsDLPack, /) -> Any: ...

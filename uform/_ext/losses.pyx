@@ -1,7 +1,7 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The losses as functions of given arrays, through the code that trains."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memset
 
 from uform._ext.arena cimport Arena, ArenaBuffer, allocate_rows, allocate_vector, arena_on, shorten
@@ -10,10 +10,12 @@ from uform._ext.c_api cimport (
     uform_contrastive_loss,
     uform_contrastive_loss_t,
     uform_executor_stream,
+    uform_late_interaction_loss,
+    uform_late_interaction_loss_t,
     uform_masked_bytes_loss,
     uform_masked_bytes_loss_t,
 )
-from uform._ext.config cimport Contrastive
+from uform._ext.config cimport Contrastive, LateInteraction
 from uform._ext.contents cimport flags, words
 from uform._ext.dlpack cimport (
     DL_BFLOAT,
@@ -46,7 +48,7 @@ PairLoss.__doc__ = """A pairwise loss and its gradients.
 
 Attributes:
     loss: the mean over the rows that count, and over the prefixes.
-    gradient: an array like the embeddings: of NumPy in RAM, an `ArenaBuffer` on their GPU, of their type.
+    gradient: an array like the embeddings or tokens: of NumPy in RAM, an `ArenaBuffer` on their GPU, of their type.
     log_inverse_temperature_gradient: float32, one a temperature group; it lies where the gradient does.
     bias_gradient: float32, one a temperature group; 0 outside SIGMOID; it lies where the gradient does.
     row_losses: float32, the mean over prefixes of each row that counts; it lies where the gradient does.
@@ -106,15 +108,7 @@ def contrastive(
     cdef Results results
     cdef double loss = 0
     cdef size_t counted = 0
-    if relations is not None and not isinstance(relations, Relations):
-        raise TypeError(f"relations is of type {type(relations).__name__}: expected Relations, or None")
-    if contrastive is not None and not isinstance(contrastive, Contrastive):
-        raise TypeError(f"contrastive is of type {type(contrastive).__name__}: expected Contrastive, or None")
-    form = contrastive if contrastive is not None else Contrastive()
-    if form.ambient_scope == AmbientScope.CROSS_MODAL and modalities is None:
-        raise ValueError("modalities is None: expected for the ambient scope CROSS_MODAL")
-    if form.ambient_scope == AmbientScope.CROSS_SIDE and sides is None:
-        raise ValueError("sides is None: expected for the ambient scope CROSS_SIDE")
+    form = _contrastive(relations, contrastive, modalities, sides)
     vectors = _matrix(devices, embeddings, "embeddings")
     items, width = vectors.rows, vectors.width
     memset(&problem, 0, sizeof(problem))
@@ -155,6 +149,99 @@ def contrastive(
         devices.leave()
     gradient, temperatures, biases, row_losses = results.arrays
     return PairLoss(loss, gradient, temperatures, biases, _first(row_losses, counted), rows[:counted].copy())
+
+
+def late_interaction(
+    executor: Executor,
+    tokens: Buffer | SupportsDLPack,
+    offsets: Buffer,
+    /,
+    *,
+    sides: Sequence[LateInteractionSide],
+    relations: Relations | None,
+    late_interaction: LateInteraction | None = None,
+    contrastive: Contrastive | None = None,
+    modalities: Sequence[Modality] | None = None,
+) -> PairLoss[Any]:
+    """The late-interaction loss of given token vectors, which is not multiplied by a weight.
+
+    The score of a query and a document is the mean over the query's vectors of the largest dot product with any of the
+    document's, times the inverse temperature. Vectors are used as given: unit length is expected and not enforced, and
+    the gradient does not go through a normalisation. Where they may lie is as for `contrastive`.
+
+    Args:
+        executor: where to compute.
+        tokens: float32 `[vectors, width]`, those of one item after those of the one before; on GPUs also bfloat16.
+        offsets: where each item's begin, and the last one's end: items + 1, on the host.
+        sides: one an item; queries are compared with documents. An item with a side has at least one vector.
+        relations: which queries attract, repel or ignore which documents.
+        late_interaction: the form; `weight` and `width` are not read, `max_query_span` 0 cuts nothing here.
+        contrastive: of it only `negatives`, `ambient_scope`, `ambient_repulsion_weight` and `max_edges_per_device` are
+            read, of which 0 is no limit here.
+        modalities: one an item, for the CROSS_MODAL scope.
+
+    Raises:
+        TypeError: the tokens are not float32, nor bfloat16 on a GPU.
+        ValueError: an argument is wrong, the tokens lie elsewhere, or a vector is not finite; the error names the item
+            or the vector.
+    """
+    cdef uform_late_interaction_loss_t problem
+    cdef Executor devices = _executor(executor)
+    cdef Contrastive negatives
+    cdef LateInteraction form
+    cdef Vector modality_of = None, side_of, places
+    cdef Matrix vectors
+    cdef Results results
+    cdef double loss = 0
+    cdef size_t counted = 0
+    if late_interaction is not None and not isinstance(late_interaction, LateInteraction):
+        raise TypeError(f"late_interaction is of type {type(late_interaction).__name__}: expected LateInteraction, or "
+                        "None")
+    negatives = _contrastive(relations, contrastive, modalities, sides)
+    form = late_interaction if late_interaction is not None else LateInteraction()
+    vectors = _matrix(devices, tokens, "tokens")
+    places = unsigned_vector(offsets, sizeof(uint64_t), "offsets")
+    if places.count == 0:
+        raise ValueError("offsets has no entries: expected one more than the items")
+    items = places.count - 1
+    if (<const uint64_t*>places.data)[items] != <uint64_t>vectors.rows:
+        raise ValueError(f"offsets[{items}] is {(<const uint64_t*>places.data)[items]}: expected {vectors.rows}, the "
+                         "vectors of tokens")
+    memset(&problem, 0, sizeof(problem))
+    form.fill(&problem.late_interaction)
+    negatives.fill(&problem.contrastive)
+    _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
+    side_of = flags(sides, items, LateInteractionSide, "sides")
+    problem.sides = <const uint8_t*>side_of.data
+    if modalities is not None:
+        modality_of = flags(modalities, items, Modality, "modalities")
+        problem.modalities = <const uint8_t*>modality_of.data
+    results = _results(devices, vectors, (1, 1, items))
+    rows = np.zeros(items, np.uint32)
+    written = View.borrow(rows)
+    problem.tokens = vectors.data
+    problem.offsets = <const uint64_t*>places.data
+    problem.scalar = vectors.scalar
+    problem.strided = vectors.strided
+    problem.row_stride = vectors.row_stride
+    problem.column_stride = vectors.column_stride
+    problem.count = items
+    problem.width = vectors.width
+    problem.loss = &loss
+    problem.gradient = results.address(0)
+    problem.log_inverse_temperature_gradient = <float*>results.address(1)
+    problem.bias_gradient = <float*>results.address(2)
+    problem.row_losses = <float*>results.address(3)
+    problem.rows = <uint32_t*>(<View>written).c.buf
+    problem.rows_count = &counted
+    devices.enter()
+    try:
+        with nogil:
+            check(uform_late_interaction_loss(devices.handle, &problem))
+    finally:
+        devices.leave()
+    gradient, temperature, bias, row_losses = results.arrays
+    return PairLoss(loss, gradient, temperature, bias, _first(row_losses, counted), rows[:counted].copy())
 
 
 def masked_bytes(
@@ -201,6 +288,21 @@ def masked_bytes(
     finally:
         devices.leave()
     return MaskedLoss(loss, results.arrays[0])
+
+
+cdef Contrastive _contrastive(object relations, object contrastive, object modalities, object sides):
+    """The form, where what it reads is there."""
+    cdef Contrastive form
+    if relations is not None and not isinstance(relations, Relations):
+        raise TypeError(f"relations is of type {type(relations).__name__}: expected Relations, or None")
+    if contrastive is not None and not isinstance(contrastive, Contrastive):
+        raise TypeError(f"contrastive is of type {type(contrastive).__name__}: expected Contrastive, or None")
+    form = contrastive if contrastive is not None else Contrastive()
+    if form.ambient_scope == AmbientScope.CROSS_MODAL and modalities is None:
+        raise ValueError("modalities is None: expected for the ambient scope CROSS_MODAL")
+    if form.ambient_scope == AmbientScope.CROSS_SIDE and sides is None:
+        raise ValueError("sides is None: expected for the ambient scope CROSS_SIDE")
+    return form
 
 
 cdef Executor _executor(object executor):

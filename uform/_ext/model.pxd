@@ -1,4 +1,7 @@
-from uform._ext.arena cimport ArenaBuffer, Room
+from libc.stdint cimport uint8_t
+
+from uform._ext.arena cimport Arena, ArenaBuffer, Room
+from uform._ext.buffers cimport Vector
 from uform._ext.c_api cimport uform_items_t, uform_model_t, uform_output_t
 from uform._ext.choices cimport ChoiceTexts
 from uform._ext.contents cimport Items
@@ -14,6 +17,19 @@ cdef class Model(Receiver):
     cdef int check_made(self) except -1
     cdef uform_model_t* enter(self) except NULL
     cdef int leave(self) except -1
+
+
+cdef class TokensCall:
+    """One call of `embed_tokens` whose arguments are read: calling it runs it, once."""
+    cdef Model model
+    cdef Items items
+    cdef Vector sides
+    cdef object offsets
+    cdef ArenaBuffer buffer
+    cdef Room room
+    cdef uform_output_t output
+    cdef int _reserve(self, Items items, Arena place, object scalar) except -1
+    cdef const uint8_t* side_of(self)
 
 
 cdef class EmbedCall:

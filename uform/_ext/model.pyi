@@ -3,7 +3,7 @@ from typing import Any, Never, final
 
 from uform._ext.arena import Arena, ArenaBuffer
 from uform._ext.deferred import DeferredOn, On, Receiver
-from uform._ext.enums import Modality, Scalar
+from uform._ext.enums import LateInteractionSide, Modality, Scalar
 from uform._ext.executor import Executor
 from uform._ext.rows_tape import RowsTape
 from uform._types import _PathLike, _Texts, _Words
@@ -28,7 +28,22 @@ class Model(Receiver):
         outputs_scalar: Scalar = ...,
     ) -> ArenaBuffer: ...
     def text_choose(self, texts: _Texts, choices: _Texts, /, *, arena: Arena | None = None) -> RowsTape: ...
+    def embed_tokens(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        sides: Sequence[LateInteractionSide] | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = ...,
+    ) -> RowsTape: ...
     def describe(self) -> dict[str, Any]: ...
+
+class TokensCall:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> RowsTape: ...
+    def _release(self) -> None: ...
 
 class EmbedCall:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...

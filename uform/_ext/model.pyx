@@ -2,23 +2,28 @@
 """Inference over checkpoints."""
 
 cimport cython
+from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
-from uform._ext.arena cimport Arena, allocate_vector, reserve
+from uform._ext.arena cimport Arena, allocate_rows, allocate_vector, reserve
+from uform._ext.buffers cimport View
 from uform._ext.c_api cimport (
     uform_executor_kind_ram_k,
     uform_executor_kind_vram_k,
     uform_model_describe,
     uform_model_embed,
+    uform_model_embed_tokens,
     uform_model_free,
     uform_model_init_ram,
     uform_model_init_vram,
+    uform_model_measure_tokens,
     uform_model_t,
     uform_model_text_choose,
+    uform_scalar_row_bytes,
     uform_string_free,
 )
 from uform._ext.choices cimport choice_offsets, parse_choices
-from uform._ext.contents cimport Items, parse_items
+from uform._ext.contents cimport Items, flags, parse_items
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path
@@ -31,8 +36,10 @@ import json
 import logging
 import os
 
+import numpy as np
+
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import Scalar, with_members
+from uform._ext.enums import LateInteractionSide, Scalar, with_members
 
 _LOG = logging.getLogger("uform")
 
@@ -45,7 +52,7 @@ cdef class Model(Receiver):
         executor: what it was opened on.
     """
 
-    _calls = {"embed": EmbedCall, "text_choose": TextChooseCall}
+    _calls = {"embed": EmbedCall, "embed_tokens": TokensCall, "text_choose": TextChooseCall}
 
     def __init__(self, *args, **kwargs) -> None:
         raise TypeError("Model() is not how models are made: use Model.init_ram() or Model.init_vram()")
@@ -124,6 +131,32 @@ cdef class Model(Receiver):
             ValueError: a choice does not fit, an argument is wrong, or the checkpoint was trained without choices.
         """
         return TextChooseCall(self, texts, choices, arena=arena)()
+    def embed_tokens(
+        self,
+        modalities: Sequence[Modality],
+        contents: _Texts,
+        /,
+        *,
+        sides: Sequence[LateInteractionSide] | None = None,
+        arena: Arena | None = None,
+        outputs_scalar: Scalar = Scalar.FLOAT32,
+    ) -> RowsTape:
+        """The late-interaction vectors of any number of items, one a column: the marker's, then the content's.
+
+        Args:
+            modalities: one a content.
+            contents: texts, arrays or encoded files; or texts alone as a tape.
+            sides: one a content; of a QUERY the first `max_query_span` columns alone. None takes all as documents.
+            arena: where to answer: in RAM, or on one of the executor's GPUs; None makes one in RAM.
+            outputs_scalar: the element type of the answer.
+
+        Returns:
+            For each item its vectors of unit length, `[columns, width]`.
+
+        Raises:
+            ValueError: the checkpoint was trained without late interaction, or an argument is wrong.
+        """
+        return TokensCall(self, modalities, contents, sides=sides, arena=arena, outputs_scalar=outputs_scalar)()
 
     def describe(self) -> dict[str, Any]:
         """The configuration that the checkpoint was trained with."""
@@ -180,6 +213,82 @@ cdef Model _make(int kind, object executor, object path):
     made.shapes = description["batch"]
     _LOG.info("a model of %d columns on %r, from %s", made.hidden, devices, os.fsdecode(spelled))
     return made
+
+
+cdef class TokensCall:
+
+    def __init__(
+        self,
+        Model model not None,
+        modalities,
+        contents,
+        /,
+        *,
+        sides=None,
+        arena=None,
+        outputs_scalar=Scalar.FLOAT32,
+    ) -> None:
+        cdef Items items
+        self._release()
+        model.check_made()
+        scalar = as_enum(Scalar, outputs_scalar, "outputs_scalar")
+        place = as_arena(arena, model.executor)
+        items = parse_items(modalities, contents, None, model.shapes)
+        self.sides = None if sides is None else flags(sides, items.c.count, LateInteractionSide, "sides")
+        self.model = model
+        self._reserve(items, Arena.for_ram() if place is None else place, scalar)
+        self.items = items  # last: it tells that the call is prepared
+
+    cdef int _reserve(self, Items items, Arena place, object scalar) except -1:
+        """Room for as many vectors as there are columns."""
+        cdef View offsets = View.borrow(np.empty(items.c.count + 1, np.uint64))
+        cdef const uint8_t* sides = self.side_of()
+        cdef size_t width
+        cdef uform_model_t* handle = self.model.enter()
+        try:
+            with nogil:
+                check(uform_model_measure_tokens(handle, &items.c, sides, <uint64_t*>offsets.c.buf, &width))
+        finally:
+            self.model.leave()
+        self.offsets = np.asarray(offsets.source)
+        self.output.rows = (<uint64_t*>offsets.c.buf)[items.c.count]
+        self.output.scalar = scalar.value
+        check(uform_scalar_row_bytes(scalar.value, width, &self.output.row_bytes))
+        self.buffer = allocate_rows(place, self.output.rows, width, scalar)
+        self.room = reserve(self.buffer)
+        self.output.data = self.buffer.data
+        return 0
+
+    cdef const uint8_t* side_of(self):
+        if self.sides is None:
+            return NULL
+        return <const uint8_t*>self.sides.data
+
+    def __call__(self) -> RowsTape:
+        cdef uform_model_t* handle
+        cdef const uint8_t* sides = self.side_of()
+        if self.items is None:
+            raise ValueError("the call was not prepared, or has run")
+        try:
+            handle = self.model.enter()
+            try:
+                with nogil:
+                    check(uform_model_embed_tokens(handle, &self.items.c, sides, &self.output, NULL))
+            finally:
+                self.model.leave()
+            self.room.release(True)
+            return RowsTape(self.buffer, self.offsets)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Lets go of all that was borrowed."""
+        if self.room is not None:
+            self.room.release(False)
+        self.items = None
+        self.sides = None
+        self.buffer = None
+        self.room = None
 
 
 cdef class EmbedCall:

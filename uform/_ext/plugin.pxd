@@ -372,6 +372,70 @@ cdef extern from "uform/plugin.h" nogil:
         void* workspace
         size_t workspace_bytes
 
+    ctypedef struct uform_vectors_t:
+        uform_columns_t columns
+        uint32_t hidden
+        uint32_t width
+        const void* states
+        const void* weight
+        float* vectors
+        float* lengths
+        const float* vectors_gradient
+        void* gradient
+        float* weight_gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_run_of_rows_t:
+        uint32_t first
+        uint32_t count
+        uint32_t place
+
+    ctypedef struct uform_maxsim_t:
+        uint32_t width
+        uint32_t vectors_capacity
+        uint32_t queries_capacity
+        uint32_t query_vectors_capacity
+        uint32_t documents_capacity
+        uint32_t document_vectors_capacity
+        uint32_t longest
+        const uint32_t* counts
+        const float* vectors
+        const uform_run_of_rows_t* queries
+        const uform_run_of_rows_t* documents
+        float* similarities
+        uint16_t* places
+        const float* coefficients
+        float* gradient
+        void* workspace
+        size_t workspace_bytes
+
+    ctypedef struct uform_similarity_pairs_t:
+        uint32_t rows_capacity
+        uint32_t candidates_capacity
+        uint32_t edges_capacity
+        const uint32_t* counts
+        const float* similarities
+        const uint32_t* own
+        const uint32_t* looks
+        const uint32_t* faces
+        const uint32_t* edge_offsets
+        const uint32_t* edge_candidates
+        const uint8_t* edge_classes
+        const float* edge_weights
+        int32_t form
+        float ambient_weight
+        const float* log_inverse_temperature
+        const float* bias
+        const float* scale
+        double* loss
+        float* row_losses
+        float* coefficients
+        float* log_inverse_temperature_gradient
+        float* bias_gradient
+        void* workspace
+        size_t workspace_bytes
+
     ctypedef struct uform_parameter_span_t:
         uint64_t offset
         uint64_t count
@@ -553,6 +617,16 @@ cdef extern from "uform/plugin.h" nogil:
         void (*graph_destroy)(uform_graph_t* graph) noexcept
         size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows) noexcept
         uform_status_t (*choices_head)(uform_stream_t* stream, const uform_choices_head_t* head) noexcept
+        # late interaction
+        size_t (*vectors_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t columns) noexcept
+        size_t (*maxsim_workspace_bytes)(uint32_t width, uint32_t query_vectors, uint32_t documents,
+                                         uint32_t document_vectors) noexcept
+        size_t (*similarity_pairs_workspace_bytes)(uint32_t rows, uint32_t edges) noexcept
+        uform_status_t (*vectors_forward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept
+        uform_status_t (*vectors_backward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept
+        uform_status_t (*maxsim_forward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept
+        uform_status_t (*maxsim_backward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept
+        uform_status_t (*similarity_pairs)(uform_stream_t* stream, const uform_similarity_pairs_t* pairs) noexcept
 
     const uform_operations_t* uform_operations_ram()
 
@@ -585,12 +659,15 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*staging)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
         uform_status_t (*workspace)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
         uform_status_t (*column_staging)(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) noexcept
+        uform_status_t (*vectors)(uform_host_t* host, uint32_t width) noexcept
+        uform_status_t (*notice)(uform_host_t* host, size_t bytes) noexcept
 
     ctypedef enum uform_tap_t:
         uform_tap_covered_k
         uform_tap_columns_k
         uform_tap_bags_k
         uform_tap_world_bags_k
+        uform_tap_world_vectors_k
 
     ctypedef enum uform_cover_kind_t:
         uform_cover_kind_none_k
@@ -670,6 +747,9 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*cover)(uform_host_t* host, size_t item, const uint32_t* places, const uint8_t* actions,
                                 const uint8_t* random_bytes, uint32_t count) noexcept
         const uform_choice_texts_t* choices
+        const uint8_t* sides
+        void* (*notice_of)(uform_host_t* host, uint32_t device) noexcept
+        const void* (*notice_from)(uform_host_t* host, uint32_t rank) noexcept
 
     ctypedef struct uform_pass_t:
         uform_host_t* host
@@ -695,6 +775,9 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*reconstruct)(uform_host_t* host, uint32_t device, uint32_t modality, const float* scale,
                                       const float* weight, double* term) noexcept
         float* row_losses
+        float* vectors
+        const float* world_vectors
+        float* world_vectors_gradient
 
     ctypedef struct uform_reconstruction_t:
         uint32_t first
@@ -794,3 +877,5 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*extra_fill)(void* self, const uform_extra_t* extra, uint16_t* codes) noexcept
         uint32_t answer_kind
         uform_status_t (*infer)(void* self, const uform_pass_t* step, uform_answer_t* answer) noexcept
+        uform_status_t (*columns_forward)(void* self, const uform_pass_t* step) noexcept
+        uform_status_t (*columns_backward)(void* self, const uform_pass_t* step) noexcept

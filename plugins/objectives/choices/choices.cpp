@@ -237,6 +237,8 @@ uform_objective_plugin_t const choices_plugin = {
     .extra_fill = choices::extra_fill,
     .answer_kind = uform_answer_kind_choices_k,
     .infer = choices::infer,
+    .columns_forward = nullptr,
+    .columns_backward = nullptr,
 };
 
 } // namespace uform

@@ -101,16 +101,30 @@ void add_modalities(settings& made, uform_batch_shape_t const& batch, json const
         made.modalities.push_back(selection::of("audio", batch.audio));
 }
 
+/** Late interaction's configuration with what it takes of Contrastive. */
+uform_late_interaction_t with_contrastive(uform_late_interaction_t config, uform_contrastive_t const& contrastive) {
+    config.negatives = contrastive.negatives;
+    config.ambient_repulsion_weight = contrastive.ambient_repulsion_weight;
+    config.max_edges_per_device = contrastive.max_edges_per_device;
+    config.ambient_scope = contrastive.ambient_scope;
+    return config;
+}
+
+/** What `with_contrastive` fills in: the page shows it as Contrastive's own. */
+constexpr std::string_view of_contrastive_k[] = {"negatives", "ambient_repulsion_weight", "max_edges_per_device",
+                                                 "ambient_scope"};
+
 void add_objectives(settings& made, uform_trainer_options_t const& options, json const* saved) {
     auto const has = [&](char const* name) { return saved && saved_has(*saved, "objectives", name); };
     if (saved ? has(masked_k) : asks_masked(options.objective))
         made.objectives.push_back(selection::of(masked_k, options.masking));
     if (saved ? has(contrastive_k) : asks_contrastive(options.objective))
         made.objectives.push_back(selection::of(contrastive_k, options.contrastive));
-    if (options.late_interaction)
-        made.objectives.push_back(selection::of(late_interaction_k, *options.late_interaction));
-    else if (has(late_interaction_k))
-        made.objectives.push_back({late_interaction_k, {}});
+    if (options.late_interaction || has(late_interaction_k)) {
+        uform_late_interaction_t const own =
+            options.late_interaction ? *options.late_interaction : uform_late_interaction_t{};
+        made.objectives.push_back(selection::of(late_interaction_k, with_contrastive(own, options.contrastive)));
+    }
     if (options.choices)
         made.objectives.push_back(selection::of(choices_k, *options.choices));
     else if (saved ? has(choices_k) : options.batch.max_choices_per_item > 0)
@@ -226,7 +240,13 @@ json page_description(json const& configuration) {
     };
     rename(masked_k, "masking");
     rename(contrastive_k, contrastive_k);
-    rename(late_interaction_k, late_interaction_k);
+    if (json const* section = objectives.find(late_interaction_k)) {
+        json own = json::make_object();
+        for (auto const& [name, value] : section->as_object(late_interaction_k))
+            if (std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), name) == std::end(of_contrastive_k))
+                own.set(name, value);
+        page.set(late_interaction_k, std::move(own));
+    }
     rename(choices_k, choices_k);
     page.set("schedule", configuration.at("schedule"));
     page.set("optimizer", configuration.at("optimizer"));
@@ -258,23 +278,80 @@ void report_terms(std::span<term const> terms, std::span<double const> values, u
     stats.extra_count = extra.size();
 }
 
+namespace {
+
+/** What a scope reads must be given. */
+void check_scope(uform_contrastive_t const& config, uint8_t const* modalities, uint8_t const* sides) {
+    if (config.ambient_scope == uform_ambient_scope_cross_modal_k && !modalities)
+        fail(uform_status_invalid_argument_k, "modalities: ambient_scope CROSS_MODAL needs them");
+    if (config.ambient_scope == uform_ambient_scope_cross_side_k && !sides)
+        fail(uform_status_invalid_argument_k, "sides: ambient_scope CROSS_SIDE needs them");
+}
+
+/** Over given vectors zero is no bound, whereas a run derives one. */
+void bound_edges(uform_contrastive_t& config, uform_relations_t const& relations) {
+    if (config.max_edges_per_device == 0)
+        config.max_edges_per_device = static_cast<int32_t>(std::clamp<uint64_t>(count_edges(relations), 1, INT32_MAX));
+}
+
+} // namespace
+
 } // namespace uform
 
 extern "C" {
 
 uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrastive_loss_t const* problem) {
     return uform::guard([&] {
-        uform_contrastive_loss_t bounded = *problem;
-        uform_contrastive_t& config = bounded.contrastive;
-        if (config.ambient_scope == uform_ambient_scope_cross_modal_k && !problem->modalities)
-            uform::fail(uform_status_invalid_argument_k, "modalities: ambient_scope CROSS_MODAL needs them");
-        if (config.ambient_scope == uform_ambient_scope_cross_side_k && !problem->sides)
-            uform::fail(uform_status_invalid_argument_k, "sides: ambient_scope CROSS_SIDE needs them");
-        // Here zero is no bound, whereas a run derives one.
-        uint64_t const edges = uform::count_edges(problem->relations);
-        if (config.max_edges_per_device == 0)
-            config.max_edges_per_device = static_cast<int32_t>(std::clamp<uint64_t>(edges, 1, INT32_MAX));
-        uform::evaluate_pairs(*executor->body, uform::selection::of(uform::contrastive_k, config), bounded);
+        uform_contrastive_t config = problem->contrastive;
+        uform::check_scope(config, problem->modalities, problem->sides);
+        uform::bound_edges(config, problem->relations);
+        uform::pair_loss_problem given{};
+        given.field = "embeddings";
+        given.data = problem->embeddings;
+        given.items = given.rows = problem->count;
+        given.width = problem->width;
+        given.scalar = problem->scalar, given.strided = problem->strided;
+        given.row_stride = problem->row_stride, given.column_stride = problem->column_stride;
+        given.modalities = problem->modalities, given.sides = problem->sides;
+        given.temperature_groups = problem->temperature_groups;
+        given.relations = &problem->relations;
+        given.max_edges = config.max_edges_per_device;
+        given.loss = problem->loss, given.gradient = problem->gradient;
+        given.log_inverse_temperature_gradient = problem->log_inverse_temperature_gradient;
+        given.bias_gradient = problem->bias_gradient;
+        given.row_losses = problem->row_losses, given.counted_rows = problem->rows;
+        given.rows_count = problem->rows_count;
+        uform::evaluate_pairs(*executor->body, uform::selection::of(uform::contrastive_k, config), given);
+    });
+}
+
+uform_status_t uform_late_interaction_loss(uform_executor_t* executor, uform_late_interaction_loss_t const* problem) {
+    return uform::guard([&] {
+        uform_contrastive_t contrastive = problem->contrastive;
+        uform::check_scope(contrastive, problem->modalities, problem->sides);
+        uform::bound_edges(contrastive, problem->relations);
+        uform_late_interaction_t config = uform::with_contrastive(problem->late_interaction, contrastive);
+        config.weight = 1;
+        config.width = static_cast<int32_t>(problem->width);
+        if (config.max_query_span == 0) // given queries are as long as they are
+            config.max_query_span = UFORM_RUN_CAPACITY;
+        uform::pair_loss_problem given{};
+        given.field = "tokens";
+        given.data = problem->tokens;
+        given.items = problem->count, given.rows = problem->count ? problem->offsets[problem->count] : 0;
+        given.width = problem->width;
+        given.offsets = problem->offsets;
+        given.scalar = problem->scalar, given.strided = problem->strided;
+        given.row_stride = problem->row_stride, given.column_stride = problem->column_stride;
+        given.modalities = problem->modalities, given.sides = problem->sides;
+        given.relations = &problem->relations;
+        given.max_edges = config.max_edges_per_device;
+        given.loss = problem->loss, given.gradient = problem->gradient;
+        given.log_inverse_temperature_gradient = problem->log_inverse_temperature_gradient;
+        given.bias_gradient = problem->bias_gradient;
+        given.row_losses = problem->row_losses, given.counted_rows = problem->rows;
+        given.rows_count = problem->rows_count;
+        uform::evaluate_pairs(*executor->body, uform::selection::of(uform::late_interaction_k, config), given);
     });
 }
 }

@@ -141,6 +141,21 @@ void lay_out_taps(composition const& whole, replica_layout& layout) {
     layout.covered_gradient = plan.add("covered columns", sizeof(float) * hidden * whole.covered_capacity);
 }
 
+/** A vector for every column; alone in the world, a device's own are the world's. */
+void lay_out_vectors(composition& whole, replica_layout& layout) {
+    for (objective_instance& one : whole.objectives) {
+        if (!one.vectors_width)
+            continue;
+        size_t const bytes = sizeof(float) * one.vectors_width * whole.run.columns_capacity;
+        uint32_t const world = whole.run.world_devices;
+        one.vectors_offset = layout.plan.add("token vectors", bytes);
+        if (!whole.training())
+            continue;
+        one.world_vectors_offset = world > 1 ? layout.plan.add("token vectors", bytes * world) : one.vectors_offset;
+        one.world_vectors_gradient_offset = layout.plan.add("token vectors", bytes * world);
+    }
+}
+
 /** What every run begins with: its sizes and the encoder's parameters. */
 std::unique_ptr<composition> begin(settings derived, uform_operations_t const& operations, uint32_t devices,
                                    bool training) {
@@ -305,6 +320,7 @@ replica_layout lay_out(composition& whole) {
         layout.inbox = layout.plan.add("staging", layout.staging_parts.bytes);
     lay_out_encoder(whole, layout);
     lay_out_taps(whole, layout);
+    lay_out_vectors(whole, layout);
     place_parts(layout.plan, whole.modalities);
     place_parts(layout.plan, whole.objectives);
     return layout;

@@ -14,13 +14,21 @@ namespace uform {
 
 namespace {
 
-uform_run_t run_of(uform_contrastive_loss_t const& problem) {
-    uint32_t const count = static_cast<uint32_t>(std::max<size_t>(problem.count, 1));
+/** Rows of the longest item. */
+uint64_t longest_of(pair_loss_problem const& problem) {
+    uint64_t longest = 1;
+    for (size_t item = 0; problem.offsets && item != problem.items; ++item)
+        longest = std::max(longest, problem.offsets[item + 1] - problem.offsets[item]);
+    return longest;
+}
+
+uform_run_t run_of(pair_loss_problem const& problem) {
     uform_run_t run{};
     run.hidden = static_cast<uint32_t>(problem.width);
     run.devices = run.world_devices = 1;
-    run.columns_capacity = run.segments_capacity = run.bags_capacity = count;
-    run.row_columns = 1;
+    run.segments_capacity = run.bags_capacity = static_cast<uint32_t>(std::max<size_t>(problem.items, 1));
+    run.columns_capacity = problem.offsets ? static_cast<uint32_t>(problem.rows) : run.bags_capacity;
+    run.row_columns = static_cast<uint32_t>(longest_of(problem));
     run.training = 1;
     return run;
 }
@@ -38,9 +46,9 @@ void narrow(uform_operations_t const& operations, uform_stream_t* stream, float 
     check(operations.rows_narrow(stream, &narrow));
 }
 
-given_matrix matrix_of(uform_contrastive_loss_t const& problem) {
-    return {"embeddings",   problem.embeddings, problem.count,      problem.width,
-            problem.scalar, problem.strided,    problem.row_stride, problem.column_stride};
+given_matrix matrix_of(pair_loss_problem const& problem) {
+    return {problem.field,  problem.data,    problem.rows,       problem.width,
+            problem.scalar, problem.strided, problem.row_stride, problem.column_stride};
 }
 
 void refuse_loss(double loss) {
@@ -51,12 +59,11 @@ void refuse_loss(double loss) {
 /** Everything that one evaluation needs on its device. */
 class evaluation {
 public:
-    evaluation(executor& on, selection const& objective, uform_contrastive_loss_t const& problem)
+    evaluation(executor& on, selection const& objective, pair_loss_problem const& problem)
         : operations_(on.operations()), problem_(problem), given_(on, matrix_of(problem)),
           stream_(on.stream(given_.place())), run_(run_of(problem)), objectives_(1) {
-        relations_.take(problem.relations, problem.count,
-                        static_cast<uint64_t>(std::max(problem.contrastive.max_edges_per_device, 0)), 1);
-        check_sides(problem.sides, problem.count);
+        relations_.take(*problem.relations, problem.items, static_cast<uint64_t>(std::max(problem.max_edges, 0)), 1);
+        check_sides(problem.sides, problem.items);
         check_answers();
         start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
@@ -81,7 +88,7 @@ private:
         given_.check_beside("row_losses", problem_.row_losses);
     }
 
-    size_t vectors_bytes() const { return sizeof(float) * problem_.count * run_.hidden; }
+    size_t vectors_bytes() const { return sizeof(float) * problem_.rows * run_.hidden; }
 
     /** Whether the gradient is written where it is asked for. */
     bool writes_gradient() const {
@@ -113,7 +120,14 @@ private:
     }
 
     void plan() {
-        for (uint32_t index = 0; index != problem_.count; ++index) {
+        for (uint32_t index = 0; index != problem_.items; ++index) {
+            uint64_t const first = problem_.offsets ? problem_.offsets[index] : index;
+            uint64_t const end = problem_.offsets ? problem_.offsets[index + 1] : index + 1;
+            uform_segment_t segment{};
+            segment.first = static_cast<uint32_t>(first);
+            segment.columns = segment.pooled = static_cast<uint32_t>(end - first);
+            segment.bag = index;
+            segments_.push_back(segment);
             uform_item_t item{};
             item.content = item.segment = item.bag = index;
             item.modality = problem_.modalities ? problem_.modalities[index] : 0;
@@ -122,8 +136,8 @@ private:
             items_.push_back(item);
             bags_.push_back({0, index, index, problem_.temperature_groups ? problem_.temperature_groups[index] : 0});
         }
-        uint32_t const count = static_cast<uint32_t>(problem_.count);
-        uform_device_view_t const view{nullptr, count, count, count, nullptr};
+        uint32_t const items = static_cast<uint32_t>(problem_.items);
+        uform_device_view_t const view{nullptr, static_cast<uint32_t>(problem_.rows), items, items, segments_.data()};
         uint8_t* const staging = staging_.data();
         planning_ = std::make_unique<planning>(run_, objectives_, nullptr, std::span<modality_instance const>{});
         planning_->run({0, items_, bags_, {&view, 1}, {&staging, 1}, problem_.sides, &relations_.sets()});
@@ -162,8 +176,13 @@ private:
         pass.weights = weights.data();
         pass.gradients = gradients.data();
         pass.terms = terms.data();
-        pass.world_bags = pass.bags = embeddings_;
-        pass.world_bags_gradient = pass.bags_gradient = embeddings_gradient_;
+        if (problem_.offsets) {
+            pass.world_vectors = embeddings_;
+            pass.world_vectors_gradient = embeddings_gradient_;
+        } else {
+            pass.world_bags = pass.bags = embeddings_;
+            pass.world_bags_gradient = pass.bags_gradient = embeddings_gradient_;
+        }
         pass.row_losses = block_->at<float>(row_losses_);
         check(objective.plugin->forward_backward(objective.self, &pass));
     }
@@ -185,7 +204,7 @@ private:
         std::span<uint32_t const> const rows = planning_->rows(0);
         fetch(problem_.row_losses, block_->at<void>(row_losses_), sizeof(float) * rows.size());
         check(operations_.stream_synchronize(stream_));
-        std::copy(rows.begin(), rows.end(), problem_.rows);
+        std::copy(rows.begin(), rows.end(), problem_.counted_rows);
         *problem_.rows_count = rows.size();
         *problem_.loss = term;
     }
@@ -212,12 +231,12 @@ private:
     void narrow_gradient() {
         if (problem_.scalar == uform_scalar_float32_k)
             return check(operations_.memory_copy(stream_, problem_.gradient, embeddings_gradient_, vectors_bytes()));
-        narrow(operations_, stream_, embeddings_gradient_, problem_.count, run_.hidden, problem_.scalar,
+        narrow(operations_, stream_, embeddings_gradient_, problem_.rows, run_.hidden, problem_.scalar,
                problem_.gradient);
     }
 
     uform_operations_t const& operations_;
-    uform_contrastive_loss_t const& problem_;
+    pair_loss_problem const& problem_;
     given_rows given_;
     uform_stream_t* stream_;
     uform_run_t run_;
@@ -231,18 +250,40 @@ private:
     float const* embeddings_ = nullptr;
     float* embeddings_gradient_ = nullptr;
     std::vector<uint8_t> staging_;
+    std::vector<uform_segment_t> segments_;
     std::vector<uform_item_t> items_;
     std::vector<uform_bag_t> bags_;
     std::unique_ptr<planning> planning_;
 };
 
+/** Offsets that never fall, from 0 on; an item with a side has a vector, and no more than one run holds. */
+void check_offsets(pair_loss_problem const& problem) {
+    uint64_t const* const offsets = problem.offsets;
+    if (offsets[0] != 0)
+        fail(uform_status_invalid_argument_k, "offsets[0]: 0, not ", offsets[0]);
+    for (size_t item = 0; item != problem.items; ++item) {
+        if (offsets[item + 1] < offsets[item])
+            fail(uform_status_invalid_argument_k, "offsets[", item + 1, "]: at least ", offsets[item],
+                 ", the one before it, not ", offsets[item + 1]);
+        uint64_t const count = offsets[item + 1] - offsets[item];
+        if (problem.sides && problem.sides[item] && (count == 0 || count > UFORM_RUN_CAPACITY))
+            fail(uform_status_invalid_argument_k, "offsets: item ", item, " has a side and ", count,
+                 " token vectors; between 1 and ", UFORM_RUN_CAPACITY, " are expected");
+    }
+}
+
 } // namespace
 
-void evaluate_pairs(executor& on, selection const& objective, uform_contrastive_loss_t const& problem) {
+void evaluate_pairs(executor& on, selection const& objective, pair_loss_problem const& problem) {
     if (problem.width == 0 || problem.width > UINT32_MAX / 2)
-        fail(uform_status_invalid_argument_k, "embeddings: at least one column a vector, not ", problem.width);
-    if (problem.count >= UINT32_MAX)
-        fail(uform_status_invalid_argument_k, "embeddings: at most ", UINT32_MAX - 1, " vectors, not ", problem.count);
+        fail(uform_status_invalid_argument_k, problem.field, ": at least one column a vector, not ", problem.width);
+    if (problem.rows >= UINT32_MAX)
+        fail(uform_status_invalid_argument_k, problem.field, ": at most ", UINT32_MAX - 1, " vectors, not ",
+             problem.rows);
+    if (problem.items >= UINT32_MAX)
+        fail(uform_status_invalid_argument_k, "sides: at most ", UINT32_MAX - 1, " items, not ", problem.items);
+    if (problem.offsets)
+        check_offsets(problem);
     std::lock_guard order(on.order());
     evaluation(on, objective, problem).run();
 }

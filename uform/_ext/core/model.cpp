@@ -6,6 +6,7 @@
 #include "core/adapter.h"
 #include "core/choices.h"
 #include "core/process.h"
+#include "core/token_rows.h"
 
 namespace uform {
 
@@ -19,6 +20,19 @@ template <typename instance_at> std::vector<selection> selections_of(std::vector
     for (instance_at const& one : instances)
         chosen.push_back({one.name, {}});
     return chosen;
+}
+
+/** An objective's setting by the name of its field; 0 where it has none. */
+uint32_t int32_field(objective_instance const& objective, std::string_view name) {
+    for (size_t index = 0; index != objective.plugin->fields_count; ++index) {
+        uform_field_t const& field = objective.plugin->fields[index];
+        if (field.type != uform_field_type_int32_k || name != field.name)
+            continue;
+        int32_t value = 0;
+        std::memcpy(&value, objective.config.data() + field.offset, sizeof(value));
+        return static_cast<uint32_t>(value);
+    }
+    return 0;
 }
 
 } // namespace
@@ -160,6 +174,57 @@ void model::fetch_answers(size_t objective, std::span<uint64_t const> offsets, s
     }
 }
 
+/** The place of the objective whose vectors `embed_tokens` answers. */
+size_t model::tokens_objective() const {
+    int const objective = saved_->find_answer(uform_answer_kind_tokens_k);
+    if (objective < 0)
+        fail(uform_status_invalid_argument_k, "embed_tokens: the checkpoint was trained without late interaction");
+    return static_cast<size_t>(objective);
+}
+
+uint32_t model::measure_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    return place_tokens(items, sides, offsets);
+}
+
+/** Where each item's vectors begin; answers their width. */
+uint32_t model::place_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets) {
+    objective_instance const& objective = saved_->objectives[tokens_objective()];
+    check_sides(sides, items.count);
+    uint32_t const span = int32_field(objective, "max_query_span");
+    std::span<uint32_t const> const columns = engine_->planner->measure_all(items, nullptr);
+    offsets[0] = 0;
+    for (size_t item = 0; item != items.count; ++item) {
+        bool const query = sides && sides[item] == uform_late_interaction_side_query_k;
+        offsets[item + 1] = offsets[item] + (query ? std::min(columns[item], span) : columns[item]);
+    }
+    return objective.vectors_width;
+}
+
+uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output) {
+    std::lock_guard own(mutex_);
+    std::lock_guard order(executor_->order());
+    std::vector<uint64_t> offsets(items.count + 1);
+    uint32_t const width = place_tokens(items, sides, offsets);
+    token_rows const rows(*executor_, output, width, offsets.back());
+    if (items.count == 0)
+        return 0;
+    numbering_.number(nullptr, items.count);
+    group_by_bag(items, nullptr);
+    uint64_t const truncated = engine_->planner->truncated();
+    reserve(bag_columns_);
+    for (size_t item = 0; item != items.count;) {
+        size_t const taken = choose_bags(item);
+        run_pass(items, nullptr);
+        for (uint32_t device = 0; device != engine_->replicas.size(); ++device)
+            rows.write(device, engine_->replicas[device]->infer(tokens_objective()), engine_->planner->items(),
+                       offsets);
+        item += taken;
+    }
+    return truncated;
+}
+
 void model::group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices) {
     std::span<uint32_t const> const columns = engine_->planner->measure_all(items, choices);
     std::span<uint32_t const> const numbers = numbering_.bags();
@@ -296,6 +361,20 @@ uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const
                                        uint64_t* truncated) {
     return uform::guard([&] {
         uint64_t const cut = model->body.text_choose(*items, *choices, probabilities, count);
+        if (truncated)
+            *truncated = cut;
+    });
+}
+
+uform_status_t uform_model_measure_tokens(uform_model_t* model, uform_items_t const* items, uint8_t const* sides,
+                                          uint64_t* offsets, size_t* width) {
+    return uform::guard([&] { *width = model->body.measure_tokens(*items, sides, {offsets, items->count + 1}); });
+}
+
+uform_status_t uform_model_embed_tokens(uform_model_t* model, uform_items_t const* items, uint8_t const* sides,
+                                        uform_output_t const* output, uint64_t* truncated) {
+    return uform::guard([&] {
+        uint64_t const cut = model->body.embed_tokens(*items, sides, *output);
         if (truncated)
             *truncated = cut;
     });

@@ -25,6 +25,11 @@ public:
                          size_t count);
     std::string describe();
 
+    /** Where the token vectors of each item begin among those that `embed_tokens` answers; answers their width.
+     *  @param sides By item, or null: a query's are those of its first columns alone. */
+    uint32_t measure_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets);
+    uint64_t embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output);
+
 private:
     /** Replicas for passes of so many rows a device. */
     struct engine {
@@ -47,6 +52,8 @@ private:
     void group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices);
     size_t choose_bags(size_t first_bag);
     void run_pass(uform_items_t const& items, uform_choice_texts_t const* choices);
+    size_t tokens_objective() const;
+    uint32_t place_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets);
     void fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to);
 
     std::shared_ptr<executor> executor_;

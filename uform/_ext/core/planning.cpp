@@ -86,6 +86,15 @@ struct planning_callbacks {
         });
     }
 
+    static void* notice_of(uform_host_t* host, uint32_t device) {
+        planning& self = *host->planning;
+        return self.notices_[host->objective].data() + host->parts->notice_bytes * (self.run_.first_rank + device);
+    }
+
+    static void const* notice_from(uform_host_t* host, uint32_t rank) {
+        return host->planning->notices_[host->objective].data() + host->parts->notice_bytes * rank;
+    }
+
     static uform_world_bag_t const* world(uform_host_t* host) { return host->planning->world_.data(); }
 
     static uint32_t cover_kind(uform_host_t* host, uint32_t modality) {
@@ -118,7 +127,10 @@ planning::planning(uform_run_t const& run, std::span<objective_instance> objecti
                    std::span<modality_instance const> modalities)
     : run_(run), objectives_(objectives), covering_(covering), modalities_(modalities),
       world_(size_t(run.world_devices) * run.bags_capacity), counts_(objectives.size()), views_(run.devices),
-      rows_(run.devices) {}
+      rows_(run.devices) {
+    for (objective_instance const& one : objectives)
+        notices_.emplace_back(one.notice_bytes * run.world_devices);
+}
 
 void planning::run(step const& step) {
     step_ = step;
@@ -126,9 +138,11 @@ void planning::run(step const& step) {
     gather_world();
     for (auto& counts : counts_)
         counts.fill(0);
+    for (auto& notices : notices_)
+        std::fill(notices.begin(), notices.end(), uint8_t(0));
     std::fill(rows_.begin(), rows_.end(), std::span<uint32_t const>{});
     run_stage(0);
-    // Here the ranks of a mesh exchange counts and bags; the devices of one process share them already.
+    // Here the ranks of a mesh exchange counts, bags and notices; the devices of one process share them already.
     run_stage(1);
 }
 
@@ -172,6 +186,9 @@ void planning::run_stage(uint32_t stage) {
         plan.cover_kind = planning_callbacks::cover_kind;
         plan.cover = planning_callbacks::cover;
         plan.choices = step_.choices;
+        plan.sides = step_.sides;
+        plan.notice_of = planning_callbacks::notice_of;
+        plan.notice_from = planning_callbacks::notice_from;
         check(objective.plugin->plan(objective.self, &plan, stage));
     }
 }

@@ -135,9 +135,22 @@ uform_status_t declare_workspace(uform_host_t* host, size_t bytes, size_t* offse
     return reserve(host->parts->workspace_bytes, bytes, offset);
 }
 
+uform_status_t declare_vectors(uform_host_t* host, uint32_t width) {
+    return guard([&] {
+        if (width == 0 || host->parts->vectors_width)
+            fail(uform_status_internal_k, "vectors: an objective has them once, of at least one value, not of ", width);
+        host->parts->vectors_width = width;
+    });
+}
+
+uform_status_t declare_notice(uform_host_t* host, size_t bytes) {
+    host->parts->notice_bytes = bytes;
+    return uform_status_success_k;
+}
+
 uform_declare_t declare_with(uform_host_t& host, uform_operations_t const& operations) {
-    return {&host,        &operations,     declare_fail,      declare_parameter,
-            declare_term, declare_staging, declare_workspace, declare_column_staging};
+    return {&host,           &operations,       declare_fail,           declare_parameter, declare_term,
+            declare_staging, declare_workspace, declare_column_staging, declare_vectors,   declare_notice};
 }
 
 /** What deriving and creating one instance needs. */
@@ -315,14 +328,17 @@ extern "C" {
 uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) {
     return uform::guard([&] {
         uform::check_abi(plugin);
-        uform::check_present(plugin, {{"derive", plugin->derive},
-                                      {"create", plugin->create},
-                                      {"destroy", plugin->destroy},
-                                      {"covered_capacity", plugin->covered_capacity},
-                                      {"plan", plugin->plan},
-                                      {"forward_backward", plugin->forward_backward},
-                                      {"extra_fill", plugin->extra_fill || !plugin->extra_columns},
-                                      {"infer", plugin->infer || plugin->answer_kind == uform_answer_kind_none_k}});
+        uform::check_present(
+            plugin, {{"derive", plugin->derive},
+                     {"create", plugin->create},
+                     {"destroy", plugin->destroy},
+                     {"covered_capacity", plugin->covered_capacity},
+                     {"plan", plugin->plan},
+                     {"forward_backward", plugin->forward_backward},
+                     {"extra_fill", plugin->extra_fill || !plugin->extra_columns},
+                     {"infer", plugin->infer || plugin->answer_kind == uform_answer_kind_none_k},
+                     {"columns_forward", plugin->columns_forward || !(plugin->taps & uform_tap_world_vectors_k)},
+                     {"columns_backward", plugin->columns_backward || !(plugin->taps & uform_tap_world_vectors_k)}});
         uform::objectives().add(plugin);
     });
 }

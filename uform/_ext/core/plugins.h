@@ -56,8 +56,11 @@ struct plugin_parts {
     size_t staging_bytes = 0;
     std::vector<staging_part> staging_parts;
     size_t workspace_bytes = 0;
-    size_t staging_offset = 0; /* into the device's staging, set by the layout */
+    uint32_t vectors_width = 0; /* of a vector for every column; 0: there are none */
+    size_t notice_bytes = 0;    /* of each device */
+    size_t staging_offset = 0;  /* into the device's staging, set by the layout */
     size_t workspace_offset = 0;
+    size_t vectors_offset = 0, world_vectors_offset = 0, world_vectors_gradient_offset = 0;
 };
 
 /** One modality or objective at work in one run; destroys its state with itself. */

@@ -47,10 +47,12 @@ void replica::wire_graphs() {
                            [](auto const& one) { return one.plugin->capturable != 0; });
     };
     bool const modalities = capturable(whole_.modalities), objectives = capturable(whole_.objectives);
+    bool const columns = std::all_of(whole_.objectives.begin(), whole_.objectives.end(),
+                                     [](auto const& one) { return !one.vectors_width || one.plugin->capturable; });
     graphs_.allow(section::whole, modalities && objectives);
-    graphs_.allow(section::forward, modalities);
+    graphs_.allow(section::forward, modalities && columns);
     graphs_.allow(section::score, modalities && objectives); // modalities reconstruct for objectives
-    graphs_.allow(section::backward, modalities);
+    graphs_.allow(section::backward, modalities && columns);
     graphs_.allow(section::update, true);
 }
 
@@ -215,6 +217,7 @@ void replica::forward() {
         encode();
         pool();
         gather_covered();
+        columns_forward();
     });
 }
 
@@ -246,6 +249,41 @@ void replica::gather_covered() {
     check(operations_.rows_gather(stream_, &rows));
 }
 
+/** An objective's pass over its vector for every column. */
+uform_pass_t replica::pass_over_columns(plugin_pointers<objective_instance> const& pointers, uform_host_t* host) const {
+    uform_pass_t pass = pass_for(pointers, host);
+    pass.states = block_.at<void>(layout_.hidden_states);
+    pass.vectors = vectors(*pointers.instance);
+    if (whole_.training()) {
+        pass.states_gradient = block_.at<void>(layout_.gradient_states);
+        pass.world_vectors = world_vectors(*pointers.instance);
+        pass.world_vectors_gradient = world_vectors_gradient(*pointers.instance);
+    }
+    return pass;
+}
+
+void replica::columns_forward() {
+    for (auto const& pointers : objectives_) {
+        if (!pointers.instance->vectors_width)
+            continue;
+        uform_host_t host{.parts = pointers.instance, .replica = this};
+        uform_pass_t const pass = pass_over_columns(pointers, &host);
+        check(pointers.instance->plugin->columns_forward(pointers.instance->self, &pass));
+    }
+}
+
+/** Adds to the gradient of the hidden states, which others have written. */
+void replica::columns_backward() {
+    for (auto const& pointers : objectives_) {
+        if (!pointers.instance->vectors_width)
+            continue;
+        uform_host_t host{.parts = pointers.instance, .replica = this};
+        uform_pass_t pass = pass_over_columns(pointers, &host);
+        pass.states_written = 1;
+        check(pointers.instance->plugin->columns_backward(pointers.instance->self, &pass));
+    }
+}
+
 void replica::score() {
     graphs_.run(section::score, size_, [&] { score_objectives(); });
 }
@@ -273,6 +311,11 @@ void replica::score_objectives() {
             pass.world_bags = world_bags();
             pass.world_bags_gradient = world_bags_gradient();
         }
+        if (pointers.instance->vectors_width) {
+            pass.vectors = vectors(*pointers.instance);
+            pass.world_vectors = world_vectors(*pointers.instance);
+            pass.world_vectors_gradient = world_vectors_gradient(*pointers.instance);
+        }
         pass.reconstruct = reconstruct_for;
         check(pointers.instance->plugin->forward_backward(pointers.instance->self, &pass));
     }
@@ -281,10 +324,11 @@ void replica::score_objectives() {
 uform_answer_t replica::infer(size_t place) {
     auto const& pointers = objectives_[place];
     uform_host_t host{.parts = pointers.instance, .replica = this};
-    uform_pass_t pass = pass_for(pointers, &host);
-    pass.states = block_.at<void>(layout_.hidden_states);
+    uform_pass_t pass = pass_over_columns(pointers, &host);
     pass.bags = bags();
     uform_answer_t answer{};
+    if (pointers.instance->vectors_width)
+        check(pointers.instance->plugin->columns_forward(pointers.instance->self, &pass));
     check(pointers.instance->plugin->infer(pointers.instance->self, &pass, &answer));
     return answer;
 }
@@ -328,6 +372,7 @@ void replica::backpropagate_all() {
         pool.accumulate = written;
         check(operations_.pool_backward(stream_, &pool));
     }
+    columns_backward();
     uform_norm_t const norm = norm_arguments();
     check(operations_.norm_backward(stream_, &norm));
     encoder_backward(operations_, stream_, layers_);

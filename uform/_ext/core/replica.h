@@ -55,6 +55,11 @@ public:
     float* bags() const { return block_.at<float>(layout_.bags); }
     float* world_bags() const { return block_.at<float>(layout_.world_bags); }
     float* world_bags_gradient() const { return block_.at<float>(layout_.world_bags_gradient); }
+    float* vectors(objective_instance const& of) const { return block_.at<float>(of.vectors_offset); }
+    float* world_vectors(objective_instance const& of) const { return block_.at<float>(of.world_vectors_offset); }
+    float* world_vectors_gradient(objective_instance const& of) const {
+        return block_.at<float>(of.world_vectors_gradient_offset);
+    }
 
     /** Called back by objectives while they score. */
     void reconstruct(uint32_t modality, float const* scale, float const* weight, double* term);
@@ -83,6 +88,9 @@ private:
     template <typename instance_at> plugin_pointers<instance_at> wire_plugin(instance_at& instance);
     template <typename instance_at>
     uform_pass_t pass_for(plugin_pointers<instance_at> const& pointers, uform_host_t* host) const;
+    uform_pass_t pass_over_columns(plugin_pointers<objective_instance> const& pointers, uform_host_t* host) const;
+    void columns_forward();
+    void columns_backward();
     uform_norm_t norm_arguments() const;
     uform_pool_t pool_arguments() const;
     uform_rows_t rows_arguments() const;

@@ -62,12 +62,26 @@ void trainer::build(uform_trainer_options_t const& options, checkpoint const* re
         world_bags_.push_back(one->world_bags());
         world_gradients_.push_back(one->world_bags_gradient());
     }
+    for (objective_instance const& one : whole_->objectives)
+        if (one.vectors_width && whole_->run.world_devices > 1)
+            shared_vectors_.push_back(share_vectors(one));
     for (size_t place = 0; place != replicas_[0]->slots(); ++place)
         slots_.push_back(make_slot(place));
     for (staging_view const& view : slots_[0].staging)
         views_.push_back({nullptr, 0, 0, 0, view.segments});
     queue_ = std::make_shared<step_queue>(whole_->declared.terms,
                                           [this](uint64_t number, step_outcome& outcome) { settle(number, outcome); });
+}
+
+trainer::shared_vectors trainer::share_vectors(objective_instance const& objective) {
+    shared_vectors made;
+    made.count = uint64_t(whole_->run.columns_capacity) * objective.vectors_width;
+    for (auto const& one : replicas_) {
+        made.own.push_back(one->vectors(objective));
+        made.world.push_back(one->world_vectors(objective));
+        made.gradients.push_back(one->world_vectors_gradient(objective));
+    }
+    return made;
 }
 
 trainer::slot trainer::make_slot(size_t place) {
@@ -249,6 +263,9 @@ void trainer::forward() {
         check(executor_->operations().gather(executor_->streams(), bags_.data(), world_bags_.data(),
                                              whole_->run.devices,
                                              sizeof(float) * whole_->run.bags_capacity * whole_->run.hidden));
+    for (shared_vectors const& one : shared_vectors_)
+        check(executor_->operations().gather(executor_->streams(), one.own.data(), one.world.data(),
+                                             whole_->run.devices, sizeof(float) * one.count));
 }
 
 void trainer::score() {
@@ -258,6 +275,9 @@ void trainer::score() {
         check(executor_->operations().reduce_sum(executor_->streams(), world_gradients_.data(), whole_->run.devices,
                                                  uint64_t(whole_->run.world_devices) * whole_->run.bags_capacity *
                                                      whole_->run.hidden));
+    for (shared_vectors const& one : shared_vectors_)
+        check(executor_->operations().reduce_sum(executor_->streams(), one.gradients.data(), whole_->run.devices,
+                                                 one.count * whole_->run.world_devices));
 }
 
 void trainer::backward() {

@@ -55,11 +55,20 @@ private:
         uint64_t truncated = 0, dropped = 0;
     };
 
+    /** An objective's vectors that every device shows to all others. */
+    struct shared_vectors {
+        std::vector<void const*> own;  /* by device */
+        std::vector<void*> world;      /* likewise: of all ranks */
+        std::vector<float*> gradients; /* likewise, by those */
+        uint64_t count;                /* values of one device */
+    };
+
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
     void load(uform_trainer_options_t const& options, checkpoint const* resumed);
 
     slot make_slot(size_t place);
+    shared_vectors share_vectors(objective_instance const& objective);
 
     /* a step, in this order */
     void check_step(uform_step_t const& step);
@@ -105,6 +114,7 @@ private:
     std::vector<double*> terms_;
     std::vector<void const*> bags_;
     std::vector<void*> world_bags_;
+    std::vector<shared_vectors> shared_vectors_;
 };
 
 } // namespace uform

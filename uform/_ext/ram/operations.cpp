@@ -121,6 +121,15 @@ constexpr uform_operations_t make_operations() {
 
     table.choices_head_workspace_bytes = choices_head_workspace_bytes;
     table.choices_head = guarded<choices_head>::call;
+
+    table.vectors_workspace_bytes = vectors_workspace_bytes;
+    table.maxsim_workspace_bytes = maxsim_workspace_bytes;
+    table.similarity_pairs_workspace_bytes = similarity_pairs_workspace_bytes;
+    table.vectors_forward = guarded<vectors_forward>::call;
+    table.vectors_backward = guarded<vectors_backward>::call;
+    table.maxsim_forward = guarded<maxsim_forward>::call;
+    table.maxsim_backward = guarded<maxsim_backward>::call;
+    table.similarity_pairs = guarded<similarity_pairs>::call;
     return table;
 }
 

@@ -73,6 +73,21 @@ void prefix_backward(stream const&, uform_prefix_t const&);
 void pairs_forward(stream const&, uform_pairs_t const&);
 void pairs_backward(stream const&, uform_pairs_t const&);
 
+// vectors.cpp
+std::size_t vectors_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t columns);
+void vectors_forward(stream const&, uform_vectors_t const&);
+void vectors_backward(stream const&, uform_vectors_t const&);
+
+// maxsim.cpp
+std::size_t maxsim_workspace_bytes(std::uint32_t width, std::uint32_t query_vectors, std::uint32_t documents,
+                                   std::uint32_t document_vectors);
+void maxsim_forward(stream const&, uform_maxsim_t const&);
+void maxsim_backward(stream const&, uform_maxsim_t const&);
+
+// similarity_pairs.cpp
+std::size_t similarity_pairs_workspace_bytes(std::uint32_t rows, std::uint32_t edges);
+void similarity_pairs(stream const&, uform_similarity_pairs_t const&);
+
 // exchange.cpp: over all devices of the process
 void reduce_sum(stream const&, float* const* buffers, std::uint32_t devices, std::uint64_t count);
 void reduce_terms(stream const&, double* const* buffers, std::uint32_t devices, std::uint64_t count);

@@ -1,9 +1,9 @@
 /** Pairwise losses over vectors, panel by panel, so that the matrix of scores is never whole in memory. */
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "ram/operations.h"
+#include "ram/pair_row.h"
 
 namespace uform::ram {
 
@@ -17,48 +17,12 @@ constexpr std::size_t units_per_chunk_k = 64;
 
 constexpr double smallest_length_k = 1e-12;
 
-/** log(1 + e^x) and 1 / (1 + e^-x) without overflow. */
-double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
-double sigmoid(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
-
 double dot_exactly(float const* left, float const* right, std::size_t width) {
     double sum = 0;
     for (std::size_t column = 0; column < width; ++column)
         sum += double(left[column]) * right[column];
     return sum;
 }
-
-/** A sum of kappa e^score, kept by its largest score. */
-struct exponential_sum {
-    double maximum = -std::numeric_limits<double>::infinity();
-    double sum = 0;
-
-    void add(double kappa, double score) {
-        if (score > maximum) {
-            sum *= std::exp(maximum - score);
-            maximum = score;
-        }
-        sum += kappa * std::exp(score - maximum);
-    }
-
-    bool empty() const { return sum == 0; }
-    double log() const { return maximum + std::log(sum); }
-    /** kappa e^score as a part of the sum. */
-    double share(double kappa, double score) const { return kappa * std::exp(score - maximum) / sum; }
-};
-
-/** A named pair of a row: its score and, backward, d loss / d score. */
-struct named_pair {
-    double score;
-    double force;
-};
-
-/** What one row adds to the gradients of its group's parameters; forward only `loss`. */
-struct row_sums {
-    double loss;
-    double log_inverse_temperature;
-    double bias;
-};
 
 /** The parts of the operations' workspace. */
 struct pairs_workspace {
@@ -80,78 +44,12 @@ struct pairs_workspace {
     }
 };
 
-/** One row while it is scored. */
-class pair_row {
+/** Which units a row sees as ambient where no edge names them. */
+class pair_scope {
 public:
-    /** @param dots The row's dot products with every unit. Named pairs are taken anew in float64: they lie at the
-     * extremes, where the temperature makes the most of a rounding. */
-    pair_row(uform_pairs_t const& pairs, pairs_workspace const& workspace, std::size_t row, float* dots)
-        : pairs_(pairs), row_(row), unit_(pairs.rows[row]), begin_(pairs.edge_offsets[row]),
-          end_(pairs.edge_offsets[row + 1]), dots_(dots), named_(workspace.named) {
-        std::uint32_t const group = pairs.row_groups[row];
-        tau_ = std::exp(double(static_cast<float const*>(pairs.log_inverse_temperature)[group]));
-        beta_ = sigmoid_form() ? double(static_cast<float const*>(pairs.bias)[group]) : 0;
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            float const* const left = pairs.vectors + std::size_t(unit_) * pairs.width;
-            float const* const right = pairs.vectors + std::size_t(pairs.edge_units[edge]) * pairs.width;
-            named_[edge] = {tau_ * dot_exactly(left, right, pairs.width) + beta_, 0};
-            if (pairs.edge_classes[edge] == uform_pair_class_attracted_k)
-                attraction_ += pairs.edge_weights[edge];
-        }
-    }
+    pair_scope(uform_pairs_t const& pairs, std::size_t row) : pairs_(pairs), unit_(pairs.rows[row]) {}
 
-    double forward() {
-        exponential_sum const sum = sigmoid_form() ? exponential_sum() : sum_exponentials();
-        pairs_.row_logs[row_] = sum.empty() ? -std::numeric_limits<float>::infinity() : static_cast<float>(sum.log());
-        pairs_.row_forces[row_] = 0;
-        switch (pairs_.form) {
-        case uform_pair_loss_form_ranked_k:
-            return forward_ranked(sum);
-        case uform_pair_loss_form_sigmoid_k:
-            return forward_sigmoid();
-        default:
-            return forward_balanced(sum);
-        }
-    }
-
-    /** Replaces the dot products by `scale` times the loss's derivatives by them, and answers the row's own sums. The
-     * sums of exponentials are built anew in float64: a logarithm of a hundred in float32 would cost the small forces
-     * of a row that its positive dominates. */
-    row_sums backward(double scale) {
-        row_sums sums{};
-        switch (pairs_.form) {
-        case uform_pair_loss_form_ranked_k:
-            find_ranked_forces();
-            break;
-        case uform_pair_loss_form_sigmoid_k:
-            find_sigmoid_forces();
-            break;
-        default:
-            find_balanced_forces();
-            break;
-        }
-        visit_units([&](std::uint32_t unit, bool ambient) {
-            double const score = tau_ * dots_[unit] + beta_;
-            double const force = ambient ? ambient_force(score) : 0;
-            add_force(sums, force, score);
-            dots_[unit] = static_cast<float>(force * tau_ * scale);
-        });
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            add_force(sums, named_[edge].force, named_[edge].score);
-            dots_[pairs_.edge_units[edge]] = static_cast<float>(named_[edge].force * tau_ * scale);
-        }
-        return sums;
-    }
-
-private:
-    bool sigmoid_form() const { return pairs_.form == uform_pair_loss_form_sigmoid_k; }
-    bool attracts(std::uint32_t edge) const { return pairs_.edge_classes[edge] == uform_pair_class_attracted_k; }
-    bool repels(std::uint32_t edge) const { return pairs_.edge_classes[edge] == uform_pair_class_repelled_k; }
-    double weight(std::uint32_t edge) const { return pairs_.edge_weights[edge]; }
-    double target(std::uint32_t edge) const { return weight(edge) / attraction_; }
-
-    /** Whether the row sees an unnamed unit as an ambient negative. */
-    bool in_scope(std::uint32_t unit) const {
+    bool operator()(std::uint32_t unit) const {
         constexpr std::uint8_t query = uform_late_interaction_side_query_k;
         constexpr std::uint8_t document = uform_late_interaction_side_document_k;
         if (pairs_.negatives != uform_negatives_ambient_k || !(pairs_.ambient_weight > 0) || unit == unit_)
@@ -169,132 +67,28 @@ private:
         }
     }
 
-    /** Calls `body(unit, ambient)` for every unit, ascending; a named one is never ambient. */
-    template <typename body_at> void visit_units(body_at&& body) const {
-        std::uint32_t edge = begin_;
-        for (std::uint32_t unit = 0; unit < pairs_.counts[0]; ++unit) {
-            bool const named = edge < end_ && pairs_.edge_units[edge] == unit;
-            edge += named;
-            body(unit, !named && in_scope(unit));
-        }
-    }
-
-    /** Over repelled and ambient pairs; BALANCED adds the attracted ones. */
-    exponential_sum sum_exponentials() const {
-        exponential_sum sum;
-        visit_units([&](std::uint32_t unit, bool ambient) {
-            if (ambient)
-                sum.add(pairs_.ambient_weight, tau_ * dots_[unit] + beta_);
-        });
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            if (repels(edge))
-                sum.add(weight(edge), named_[edge].score);
-            else if (attracts(edge) && pairs_.form == uform_pair_loss_form_balanced_k)
-                sum.add(1, named_[edge].score);
-        }
-        return sum;
-    }
-
-    double forward_balanced(exponential_sum const& sum) const {
-        double loss = 0;
-        for (std::uint32_t edge = begin_; edge < end_; ++edge)
-            if (attracts(edge))
-                loss += target(edge) * (sum.log() - named_[edge].score);
-        return loss;
-    }
-
-    double forward_ranked(exponential_sum const& sum) {
-        if (sum.empty())
-            return 0;
-        double loss = 0;
-        double forces = 0;
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            if (!attracts(edge))
-                continue;
-            double const gap = sum.log() - named_[edge].score;
-            loss += target(edge) * softplus(gap);
-            forces += target(edge) * sigmoid(gap);
-        }
-        pairs_.row_forces[row_] = static_cast<float>(forces);
-        return loss;
-    }
-
-    double forward_sigmoid() const {
-        double loss = 0;
-        visit_units([&](std::uint32_t unit, bool ambient) {
-            if (ambient)
-                loss += pairs_.ambient_weight * softplus(tau_ * dots_[unit] + beta_);
-        });
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            if (attracts(edge))
-                loss += weight(edge) * softplus(-named_[edge].score);
-            else if (repels(edge))
-                loss += weight(edge) * softplus(named_[edge].score);
-        }
-        return loss;
-    }
-
-    void find_balanced_forces() {
-        sum_ = sum_exponentials();
-        opposition_ = 1;
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            double const score = named_[edge].score;
-            if (attracts(edge))
-                named_[edge].force = sum_.share(1, score) - target(edge);
-            else if (repels(edge))
-                named_[edge].force = sum_.share(weight(edge), score);
-        }
-    }
-
-    void find_ranked_forces() {
-        sum_ = sum_exponentials();
-        opposition_ = 0;
-        if (sum_.empty())
-            return;
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            if (!attracts(edge))
-                continue;
-            double const force = target(edge) * sigmoid(sum_.log() - named_[edge].score);
-            named_[edge].force = -force;
-            opposition_ += force;
-        }
-        for (std::uint32_t edge = begin_; edge < end_; ++edge)
-            if (repels(edge))
-                named_[edge].force = opposition_ * sum_.share(weight(edge), named_[edge].score);
-    }
-
-    void find_sigmoid_forces() {
-        for (std::uint32_t edge = begin_; edge < end_; ++edge) {
-            if (attracts(edge))
-                named_[edge].force = -weight(edge) * sigmoid(-named_[edge].score);
-            else if (repels(edge))
-                named_[edge].force = weight(edge) * sigmoid(named_[edge].score);
-        }
-    }
-
-    double ambient_force(double score) const {
-        if (sigmoid_form())
-            return pairs_.ambient_weight * sigmoid(score);
-        return opposition_ * sum_.share(pairs_.ambient_weight, score);
-    }
-
-    void add_force(row_sums& sums, double force, double score) const {
-        sums.log_inverse_temperature += force * (score - beta_);
-        sums.bias += force;
-    }
-
+private:
     uform_pairs_t const& pairs_;
-    std::size_t row_;
     std::uint32_t unit_;
-    std::uint32_t begin_, end_; /* of its edges */
-    float* dots_;
-    named_pair* named_; /* of all rows */
-    double tau_ = 1;
-    double beta_ = 0;
-    double attraction_ = 0; /* the sum of the attracted weights */
-    exponential_sum sum_;   /* backward's */
-    double opposition_ = 0; /* by what the shares of the negatives are multiplied: 1, or RANKED's A */
 };
+
+/** A row with its dot products with every unit. Named pairs are taken anew in float64: they lie at the extremes, where
+ *  the temperature makes the most of a rounding. */
+pair_row<pair_scope> row_of(uform_pairs_t const& pairs, pairs_workspace const& workspace, std::size_t row,
+                            float* dots) {
+    std::uint32_t const group = pairs.row_groups[row];
+    pair_row<pair_scope> made({pairs.form,
+                               std::exp(double(static_cast<float const*>(pairs.log_inverse_temperature)[group])),
+                               static_cast<float const*>(pairs.bias)[group], pairs.ambient_weight, pairs.counts[0]},
+                              {pairs.edge_units, pairs.edge_classes, pairs.edge_weights, pairs.edge_offsets[row],
+                               pairs.edge_offsets[row + 1]},
+                              pair_scope(pairs, row), dots, workspace.named);
+    made.name([&](std::uint32_t unit) {
+        return dot_exactly(pairs.vectors + std::size_t(pairs.rows[row]) * pairs.width,
+                           pairs.vectors + std::size_t(unit) * pairs.width, pairs.width);
+    });
+    return made;
+}
 
 /** Dot products of rows [first, first + count) with every unit. */
 void fill_panel(stream const& stream, uform_pairs_t const& pairs, pairs_workspace const& workspace, std::size_t first,
@@ -407,7 +201,10 @@ void pairs_forward(stream const& stream, uform_pairs_t const& pairs) {
     visit_rows(
         stream, pairs, workspace,
         [&](std::size_t row, float* dots) {
-            workspace.rows[row].loss = pair_row(pairs, workspace, row, dots).forward();
+            row_outcome const outcome = row_of(pairs, workspace, row, dots).forward();
+            workspace.rows[row].loss = outcome.loss;
+            pairs.row_logs[row] = outcome.log;
+            pairs.row_forces[row] = outcome.forces;
             if (pairs.row_losses)
                 pairs.row_losses[row] += static_cast<float>(pairs.row_losses_scale * workspace.rows[row].loss);
         },
@@ -425,7 +222,7 @@ void pairs_backward(stream const& stream, uform_pairs_t const& pairs) {
     visit_rows(
         stream, pairs, workspace,
         [&](std::size_t row, float* dots) {
-            workspace.rows[row] = pair_row(pairs, workspace, row, dots).backward(scale);
+            workspace.rows[row] = row_of(pairs, workspace, row, dots).backward(scale);
         },
         [&](std::size_t first, std::size_t count) { add_vector_gradients(stream, pairs, workspace, first, count); });
     add_group_gradients(pairs, workspace, scale);

@@ -106,6 +106,14 @@ constexpr uform_operations_t make_operations() {
 
     table.choices_head_workspace_bytes = choices_head_workspace_bytes;
     table.choices_head = choices_head;
+    table.vectors_workspace_bytes = vectors_workspace_bytes;
+    table.maxsim_workspace_bytes = maxsim_workspace_bytes;
+    table.similarity_pairs_workspace_bytes = similarity_pairs_workspace_bytes;
+    table.vectors_forward = vectors_forward;
+    table.vectors_backward = vectors_backward;
+    table.maxsim_forward = maxsim_forward;
+    table.maxsim_backward = maxsim_backward;
+    table.similarity_pairs = similarity_pairs;
     return table;
 }
 

@@ -114,6 +114,21 @@ std::size_t pairs_workspace_bytes(std::uint32_t units, std::uint32_t rows, std::
 uform_status_t pairs_forward(uform_stream_t*, uform_pairs_t const*);
 uform_status_t pairs_backward(uform_stream_t*, uform_pairs_t const*);
 
+// vectors.cu
+std::size_t vectors_workspace_bytes(std::uint32_t hidden, std::uint32_t width, std::uint32_t columns);
+uform_status_t vectors_forward(uform_stream_t*, uform_vectors_t const*);
+uform_status_t vectors_backward(uform_stream_t*, uform_vectors_t const*);
+
+// maxsim.cu
+std::size_t maxsim_workspace_bytes(std::uint32_t width, std::uint32_t query_vectors, std::uint32_t documents,
+                                   std::uint32_t document_vectors);
+uform_status_t maxsim_forward(uform_stream_t*, uform_maxsim_t const*);
+uform_status_t maxsim_backward(uform_stream_t*, uform_maxsim_t const*);
+
+// similarity_pairs.cu
+std::size_t similarity_pairs_workspace_bytes(std::uint32_t rows, std::uint32_t edges);
+uform_status_t similarity_pairs(uform_stream_t*, uform_similarity_pairs_t const*);
+
 // exchange.cu: over all devices of the process
 uform_status_t reduce_sum(uform_stream_t* const* streams, float* const* buffers, std::uint32_t devices,
                           std::uint64_t count);

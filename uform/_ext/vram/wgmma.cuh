@@ -202,13 +202,18 @@ __device__ __forceinline__ void add_product(float (&sums)[blocks_ak][4], std::ui
     add_product<right_ak>(sums, left, right, std::make_index_sequence<blocks_ak * 4>{});
 }
 
+/** Keeps a value from being moved across. */
+__device__ __forceinline__ void fence_value(float& value) { asm volatile("" : "+f"(value)::"memory"); }
+
+// Not by a loop: until it is unrolled, compilers keep the sums in memory.
+template <unsigned blocks_ak, std::size_t... at_ak>
+__device__ __forceinline__ void fence_sums(float (&sums)[blocks_ak][4], std::index_sequence<at_ak...>) {
+    (fence_value(sums[at_ak / 4][at_ak % 4]), ...);
+}
+
 /** Between a thread's own use of sums and the products'. */
 template <unsigned blocks_ak> __device__ __forceinline__ void fence_sums(float (&sums)[blocks_ak][4]) {
-#pragma unroll
-    for (auto& block : sums)
-#pragma unroll
-        for (float& sum : block)
-            asm volatile("" : "+f"(sum)::"memory");
+    fence_sums(sums, std::make_index_sequence<blocks_ak * 4>{});
 }
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -375,6 +375,90 @@ typedef struct uform_pairs_t {
     size_t workspace_bytes;
 } uform_pairs_t;
 
+/** Every column's hidden state mapped to `width` values and scaled to unit length: v = m / max(|m|, 1e-12), m = W h. */
+typedef struct uform_vectors_t {
+    uform_columns_t columns;
+    uint32_t hidden;
+    uint32_t width;
+    void const* states;            /* [active, hidden] */
+    void const* weight;            /* [width, hidden], a matrix */
+    float* vectors;                /* [capacity, width] */
+    float* lengths;                /* [capacity] |m| */
+    float const* vectors_gradient; /* [capacity, width], read up to the count of columns */
+    void* gradient;                /* of the states: added to, [active, hidden] */
+    float* weight_gradient;        /* added to */
+    void* workspace;
+    size_t workspace_bytes;
+} uform_vectors_t;
+
+/** Rows [first, first + count) of vectors; `place` is how many rows the runs before it have together. */
+typedef struct uform_run_of_rows_t {
+    uint32_t first;
+    uint32_t count;
+    uint32_t place;
+} uform_run_of_rows_t;
+
+/** The most rows of one run. */
+#define UFORM_RUN_CAPACITY 65535u
+
+/**
+ *  How well queries match documents, both runs of vectors: similarity [q][d] is the mean over the query's vectors of
+ *  the largest dot product with any of the document's. Runs of queries do not overlap, nor do those of documents; none
+ *  is empty. The gradient follows the largest product, of equal ones that of the lowest row.
+ */
+typedef struct uform_maxsim_t {
+    uint32_t width;
+    uint32_t vectors_capacity;
+    uint32_t queries_capacity;
+    uint32_t query_vectors_capacity;
+    uint32_t documents_capacity;
+    uint32_t document_vectors_capacity;
+    uint32_t longest;       /* an upper bound of a document's rows */
+    uint32_t const* counts; /* device-side [3]: queries, their vectors, documents */
+    float const* vectors;   /* [vectors_capacity, width] */
+    uform_run_of_rows_t const* queries;
+    uform_run_of_rows_t const* documents;
+    float* similarities;       /* [queries, documents_capacity] */
+    uint16_t* places;          /* [documents, query_vectors_capacity] where in the document; forward writes them */
+    float const* coefficients; /* [queries, documents_capacity] d loss / d similarity */
+    float* gradient;           /* [vectors_capacity, width] overwritten by backward */
+    void* workspace;           /* keeps what forward leaves for backward */
+    size_t workspace_bytes;
+} uform_maxsim_t;
+
+/**
+ *  A pairwise loss over given similarities, in the forms of `uform_pairs_t`: a row's candidate has the class and weight
+ *  of the row's edges, else it is ambient where the row's look and its face have no bit in common, else there is no
+ *  pair. Score = exp(*log_inverse_temperature) * similarity + *bias, the bias in the sigmoid form alone.
+ */
+typedef struct uform_similarity_pairs_t {
+    uint32_t rows_capacity;
+    uint32_t candidates_capacity;
+    uint32_t edges_capacity;
+    uint32_t const* counts;          /* device-side [3]: rows, candidates, edges */
+    float const* similarities;       /* [rows, candidates_capacity] */
+    uint32_t const* own;             /* [rows] the candidate that is the row itself; UINT32_MAX: none */
+    uint32_t const* looks;           /* [rows] */
+    uint32_t const* faces;           /* [candidates] */
+    uint32_t const* edge_offsets;    /* [rows + 1] */
+    uint32_t const* edge_candidates; /* [edges] ascending within a row, never the row itself */
+    uint8_t const* edge_classes;     /* [edges] uform_pair_class_t */
+    float const* edge_weights;       /* [edges] */
+    int32_t form;                    /* uform_pair_loss_form_t, not derived */
+    float ambient_weight;
+    float const* log_inverse_temperature;
+    float const* bias;
+    float const* scale; /* device-side: what a row's loss counts */
+    double* loss;       /* += scale * sum of row losses */
+    float* row_losses;  /* [rows_capacity] += row loss, or null */
+    float*
+        coefficients; /* [rows, candidates_capacity] scale * d row loss / d similarity, overwritten; null: value only */
+    float* log_inverse_temperature_gradient; /* [1], added to */
+    float* bias_gradient;                    /* [1], added to */
+    void* workspace;
+    size_t workspace_bytes;
+} uform_similarity_pairs_t;
+
 /** One parameter as the update sees it; device-side array, ascending by offset, covering the flat buffers whole. */
 typedef struct uform_parameter_span_t {
     uint64_t offset;
@@ -599,6 +683,17 @@ typedef struct uform_operations_t {
     /* choices */
     size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows);
     uform_status_t (*choices_head)(uform_stream_t*, uform_choices_head_t const*);
+
+    /* late interaction */
+    size_t (*vectors_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t columns);
+    size_t (*maxsim_workspace_bytes)(uint32_t width, uint32_t query_vectors, uint32_t documents,
+                                     uint32_t document_vectors);
+    size_t (*similarity_pairs_workspace_bytes)(uint32_t rows, uint32_t edges);
+    uform_status_t (*vectors_forward)(uform_stream_t*, uform_vectors_t const*);
+    uform_status_t (*vectors_backward)(uform_stream_t*, uform_vectors_t const*);
+    uform_status_t (*maxsim_forward)(uform_stream_t*, uform_maxsim_t const*);
+    uform_status_t (*maxsim_backward)(uform_stream_t*, uform_maxsim_t const*);
+    uform_status_t (*similarity_pairs)(uform_stream_t*, uform_similarity_pairs_t const*);
 } uform_operations_t;
 
 /** The table of the reference backend, for a plugin's tests of its own operations. Static. */
@@ -643,14 +738,20 @@ typedef struct uform_declare_t {
     uform_status_t (*workspace)(uform_host_t*, size_t bytes, size_t* offset);
     /** Staging of `bytes` for each of a modality's columns on a device: a step uploads only as many as it has. */
     uform_status_t (*column_staging)(uform_host_t*, uint32_t unit, size_t bytes, size_t* offset);
+    /** A float32 vector of `width` values for every column, for objectives with the vectors tap: once, no part of the
+     * workspace. */
+    uform_status_t (*vectors)(uform_host_t*, uint32_t width);
+    /** Bytes that stage 0 writes for each device and stage 1 reads of every rank of the world. */
+    uform_status_t (*notice)(uform_host_t*, size_t bytes);
 } uform_declare_t;
 
 /** What taps an objective reads; only those are gathered and given gradients. */
 typedef enum uform_tap_t {
-    uform_tap_covered_k = 1 << 0,    /* covered columns of each modality */
-    uform_tap_columns_k = 1 << 1,    /* every column's hidden state */
-    uform_tap_bags_k = 1 << 2,       /* this device's pooled bags */
-    uform_tap_world_bags_k = 1 << 3, /* the whole world's pooled bags */
+    uform_tap_covered_k = 1 << 0,       /* covered columns of each modality */
+    uform_tap_columns_k = 1 << 1,       /* every column's hidden state */
+    uform_tap_bags_k = 1 << 2,          /* this device's pooled bags */
+    uform_tap_world_bags_k = 1 << 3,    /* the whole world's pooled bags */
+    uform_tap_world_vectors_k = 1 << 4, /* its own vectors of every column, see `columns_forward`, of the whole world */
 } uform_tap_t;
 
 /** How a modality's columns are covered. */
@@ -759,6 +860,9 @@ typedef struct uform_plan_t {
     uform_status_t (*cover)(uform_host_t*, size_t item, uint32_t const* places, uint8_t const* actions,
                             uint8_t const* random_bytes, uint32_t count);
     uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
+    uint8_t const* sides;                /* uform_late_interaction_side_t by content, checked; null: none has a side */
+    void* (*notice_of)(uform_host_t*, uint32_t device);       /* this process's, zeros at first (stage 0) */
+    void const* (*notice_from)(uform_host_t*, uint32_t rank); /* any rank's (stage 1) */
 } uform_plan_t;
 
 /** A step on one device. Every pointer is device-side unless it says otherwise. */
@@ -787,6 +891,10 @@ typedef struct uform_pass_t {
     uform_status_t (*reconstruct)(uform_host_t*, uint32_t device, uint32_t modality, float const* scale,
                                   float const* weight, double* term);
     float* row_losses; /* objectives over rows add theirs, mean over prefixes, in the order of rows; or null */
+    /* objectives that declared vectors */
+    float* vectors;                /* [columns.capacity, width] of this device */
+    float const* world_vectors;    /* [world_devices * columns.capacity, width] by rank */
+    float* world_vectors_gradient; /* overwritten; summed over devices afterwards, each reads its own rank's part */
 } uform_pass_t;
 
 /** Where a modality reconstructs: `count` rows of the covered taps are its own, from first + *before on, in the order
@@ -926,6 +1034,11 @@ typedef struct uform_objective_plugin_t {
     uint32_t answer_kind; /* uform_answer_kind_t */
     /** Answers a device's batch from its hidden states. */
     uform_status_t (*infer)(void* self, uform_pass_t const*, uform_answer_t*);
+
+    /** With the vectors tap: writes `vectors` from the states, after the encoder; `infer` finds them written. */
+    uform_status_t (*columns_forward)(void* self, uform_pass_t const*);
+    /** Adds to the gradients of the states and of parameters, by `world_vectors_gradient` once it is summed. */
+    uform_status_t (*columns_backward)(void* self, uform_pass_t const*);
 } uform_objective_plugin_t;
 
 /* ---------------------------------------------------------------------------------------------------- registration */

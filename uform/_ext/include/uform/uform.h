@@ -177,6 +177,11 @@ typedef struct uform_late_interaction_t {
     int32_t max_documents_per_device;
     int32_t max_document_tokens_per_device;
     int32_t pair_loss; /* uform_pair_loss_form_t */
+    /* what is the run's Contrastive's is taken from there, whatever stands here */
+    int32_t negatives;
+    double ambient_repulsion_weight;
+    int32_t max_edges_per_device;
+    int32_t ambient_scope;
 } uform_late_interaction_t;
 
 typedef struct uform_choices_t {
@@ -505,6 +510,18 @@ UFORM_API uform_status_t uform_model_embed(uform_model_t* model, uform_items_t c
 UFORM_API uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const* items,
                                                  uform_choice_texts_t const* choices, float* probabilities,
                                                  size_t count, uint64_t* truncated);
+/**
+ *  How many token vectors `uform_model_embed_tokens` answers for each item, as places of their first: count + 1.
+ *  @param sides uform_late_interaction_side_t by item, or null: a QUERY's are those of its first max_query_span
+ * columns.
+ *  @param width Where the values of a vector go.
+ */
+UFORM_API uform_status_t uform_model_measure_tokens(uform_model_t* model, uform_items_t const* items,
+                                                    uint8_t const* sides, uint64_t* offsets, size_t* width);
+/** The late-interaction vectors of any number of items, one row a column, in the order of items. */
+UFORM_API uform_status_t uform_model_embed_tokens(uform_model_t* model, uform_items_t const* items,
+                                                  uint8_t const* sides, uform_output_t const* output,
+                                                  uint64_t* truncated);
 UFORM_API uform_status_t uform_model_describe(uform_model_t* model, char** json);
 
 /* ---------------------------------------------------------------------------------------------------- losses */
@@ -539,6 +556,39 @@ typedef struct uform_contrastive_loss_t {
 } uform_contrastive_loss_t;
 
 UFORM_API uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrastive_loss_t const* problem);
+
+/**
+ *  The late-interaction objective over given token vectors: item i has rows [offsets[i], offsets[i + 1]), at least one
+ *  where it has a side. Of `contrastive` only the negatives, their scope and their weight are read, and the bound on
+ *  edges. Where things lie is as above.
+ */
+typedef struct uform_late_interaction_loss_t {
+    void const* tokens;      /* [offsets[count], width] */
+    uint64_t const* offsets; /* count + 1 */
+    size_t count;
+    size_t width;
+    uint8_t const* sides;      /* uform_late_interaction_side_t */
+    uint8_t const* modalities; /* or null */
+    uform_relations_t relations;
+    uform_late_interaction_t late_interaction;
+    uform_contrastive_t contrastive;
+    /* answers */
+    double* loss;
+    void* gradient;                          /* like the tokens, end to end */
+    float* log_inverse_temperature_gradient; /* [1] */
+    float* bias_gradient;                    /* [1] */
+    float* row_losses;                       /* [count], the first *rows_count are written */
+    uint32_t* rows;                          /* [count], the items that counted, ascending; on the host */
+    size_t* rows_count;
+    /* how the tokens lie */
+    int32_t scalar;
+    int32_t strided;
+    int64_t row_stride;
+    int64_t column_stride;
+} uform_late_interaction_loss_t;
+
+UFORM_API uform_status_t uform_late_interaction_loss(uform_executor_t* executor,
+                                                     uform_late_interaction_loss_t const* problem);
 
 /** Mean cross-entropy over `count` rows of 256 logits, and its gradient. Where they lie is as above. */
 typedef struct uform_masked_bytes_loss_t {

@@ -1,0 +1,134 @@
+"""Late interaction on a GPU as RAM has it: given token vectors, whole steps, answers of models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import uform
+from uform import LateInteraction, LateInteractionSide, Modality, Objective, PairLossForm
+
+FORMS = [PairLossForm.BALANCED, PairLossForm.RANKED, PairLossForm.SIGMOID]
+QUERIES, DOCUMENTS = 12, 18
+ITEMS = QUERIES + DOCUMENTS
+SIDES = [LateInteractionSide.QUERY] * QUERIES + [LateInteractionSide.DOCUMENT] * DOCUMENTS
+SIDES[0] = LateInteractionSide.QUERY_AND_DOCUMENT
+RELATIONS = uform.Relations(
+    attract=(
+        np.minimum(np.arange(ITEMS + 1), QUERIES).astype(np.uint64),
+        np.arange(QUERIES, 2 * QUERIES).astype(np.uint32),
+    )
+)
+TEXTS = [
+    f"{'question' if item < QUERIES else 'an answer of some length to question'} {item % QUERIES}"
+    for item in range(ITEMS)
+]
+
+
+def given(width: int) -> tuple[Any, Any]:
+    """Token vectors that bfloat16 holds exactly, and where each item's begin."""
+    lengths = [3 + item * 7 % 11 if item < QUERIES else 1 + item * 37 % 150 for item in range(ITEMS)]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+    values = np.random.default_rng(4).normal(size=(int(offsets[-1]), width)).astype(np.float32)
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    return (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32), offsets
+
+
+def distance(left: Any, right: Any) -> float:
+    return float(np.linalg.norm(left - right) / max(float(np.linalg.norm(right)), 1e-30))
+
+
+@pytest.mark.parametrize("width", [8, 64, 128, 200])
+@pytest.mark.parametrize("form", FORMS)
+def test_given_vectors(form: PairLossForm, width: int, gpu: uform.Executor, ram: uform.Executor) -> None:
+    torch = pytest.importorskip("torch")
+    tokens, offsets = given(width)
+    asked: dict[str, Any] = {
+        "sides": SIDES,
+        "relations": RELATIONS,
+        "late_interaction": LateInteraction(pair_loss=form),
+    }
+    here = uform.losses.late_interaction(ram, tokens, offsets, **asked)
+    for values in (torch.from_numpy(tokens).cuda(), torch.from_numpy(tokens).cuda().bfloat16()):
+        there = uform.losses.late_interaction(gpu, values, offsets, **asked)
+        assert there.loss == pytest.approx(here.loss, rel=1e-3)
+        np.testing.assert_array_equal(there.rows, here.rows)
+        for name in ("gradient", "log_inverse_temperature_gradient", "bias_gradient", "row_losses"):
+            found = torch.from_dlpack(getattr(there, name)).float().cpu().numpy()
+            assert distance(found, getattr(here, name)) < 2e-2, name
+        again = uform.losses.late_interaction(gpu, values, offsets, **asked)
+        assert torch.equal(torch.from_dlpack(again.gradient), torch.from_dlpack(there.gradient))
+
+
+def make(executor: uform.Executor, objective: Objective, **fields: Any) -> uform.Trainer:
+    init = uform.Trainer.init_vram if executor.kind == "vram" else uform.Trainer.init_ram
+    return init(
+        executor,
+        depth=2,
+        hidden=128,
+        objective=objective,
+        batch=uform.BatchShape(max_rows_per_device=8, max_columns_per_row=256),
+        late_interaction=LateInteraction(max_query_span=10, **fields),
+        schedule=uform.Schedule(learning_rate=1e-3, warmup_steps=2, steps=50),
+        seed=11,
+    )
+
+
+def step(trainer: uform.Trainer) -> uform.TrainerStepStats:
+    stats = uform.TrainerStepStats()
+    trainer.step([Modality.TEXT] * ITEMS, TEXTS, sides=SIDES, relations=RELATIONS, stats=stats)
+    return stats
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_of_a_step(
+    form: PairLossForm, objective: Objective, gpu: uform.Executor, ram: uform.Executor
+) -> None:
+    trainers = [make(executor, objective, pair_loss=form) for executor in (gpu, ram)]
+    there, here = (step(trainer) for trainer in trainers)
+    assert there.late_interaction_loss == pytest.approx(here.late_interaction_loss, rel=1e-3)
+    assert there.loss == pytest.approx(here.loss, rel=1e-3)
+    assert there.extra == here.extra == {"late_interaction.cut": float(QUERIES)}
+    gradients = []
+    for trainer in trainers:
+        names = [entry["name"] for entry in trainer.describe()["parameters"]]
+        gradients.append(np.concatenate([trainer.read(name, "gradient").ravel() for name in names]))
+    assert distance(*gradients) < 2e-2
+
+
+def test_a_run_learns_and_repeats_itself(gpu: uform.Executor, tmp_path: Path) -> None:
+    weights = []
+    for _ in range(2):
+        trainer = make(gpu, Objective.CONTRASTIVE)
+        losses = [step(trainer).late_interaction_loss for _ in range(20)]
+        assert losses[-1] < 0.8 * losses[0]
+        weights.append(trainer.read("late_interaction.projection"))
+    np.testing.assert_array_equal(*weights)
+
+
+def test_several_replicas_of_one_gpu(gpu: uform.Executor) -> None:
+    losses = [step(make(executor, Objective.JOINT)) for executor in (gpu, uform.Executor.for_vram([0, 0, 0]))]
+    assert losses[0].late_interaction_loss == pytest.approx(losses[1].late_interaction_loss, rel=2e-3)
+    assert losses[0].gradient_norm == pytest.approx(losses[1].gradient_norm, rel=1e-2)
+
+
+@pytest.mark.parametrize("scalar", list(uform.Scalar))
+def test_token_vectors(gpu: uform.Executor, ram: uform.Executor, tmp_path: Path, scalar: uform.Scalar) -> None:
+    trainer = make(gpu, Objective.CONTRASTIVE)
+    step(trainer)
+    trainer.save(tmp_path / "run")
+    there, here = uform.Model.init_vram(gpu, tmp_path / "run"), uform.Model.init_ram(ram, tmp_path / "run")
+    modalities = [Modality.TEXT] * ITEMS
+    expected = here.embed_tokens(modalities, TEXTS, sides=SIDES)
+    for arena in (None, uform.Arena.for_vram(0)):
+        found = there.embed_tokens(modalities, TEXTS, sides=SIDES, arena=arena, outputs_scalar=scalar)
+        np.testing.assert_array_equal(found.offsets, expected.offsets)
+        assert found.device == ("ram" if arena is None else "vram:0")
+        assert [len(row) for row in found] == [len(row) for row in expected]
+        if scalar == uform.Scalar.FLOAT32:
+            assert distance(found.numpy(), expected.numpy()) < 2e-2
+            np.testing.assert_array_equal(found[1], found.numpy()[int(found.offsets[1]) : int(found.offsets[2])])
