@@ -216,7 +216,7 @@ private:
                                           sizeof(term)));
         check(operations_.stream_synchronize(stream_));
         refuse_loss(term);
-        refuse("gradient", embeddings_gradient_, problem_.count, run_.hidden);
+        refuse("gradient", embeddings_gradient_, problem_.rows, run_.hidden);
         char const* const names[] = {"log_inverse_temperature_gradient", "bias_gradient"};
         for (size_t handle = 0; handle != std::size(names) && handle != objectives_[0].parameters.size(); ++handle) {
             parameter const& one = declared_.parameters.at(objectives_[0].parameters[handle]);

@@ -213,7 +213,7 @@ uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, u
     numbering_.number(nullptr, items.count);
     group_by_bag(items, nullptr);
     uint64_t const truncated = engine_->planner->truncated();
-    reserve(bag_columns_);
+    reserve(items, nullptr);
     for (size_t item = 0; item != items.count;) {
         size_t const taken = choose_bags(item);
         run_pass(items, nullptr);
