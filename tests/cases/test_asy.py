@@ -14,7 +14,7 @@ import pytest
 import uform
 from tests.helpers.calls import Call
 from tests.helpers.processes import run_python
-from tests.helpers.runs import TINY, digest, make_trainer, picture, ram, resume, shape
+from tests.helpers.runs import TINY, digest, hold, make_trainer, picture, ram, resume, shape
 from uform import Modality, Objective
 
 SOON = 10  # seconds until a caller that learns of nothing is a failure
@@ -109,13 +109,51 @@ def test_ASY_03_a_deferred_save_that_passes_the_limit_of_a_file(tmp_path: Path) 
 
 
 def test_ASY_05_a_sequence_is_read_when_it_is_submitted() -> None:
-    """Contents, bags and sides given as lists may change at once; only buffers are borrowed."""
+    """Contents, bags and sides given as lists may change at once."""
     deferred, alone = (make_trainer(objective=Objective.CONTRASTIVE) for _ in range(2))
     contents, bags, modalities = list(TEXTS), [0, 1], list(MODALITIES)
     step = deferred.deferred(deferred.executor).step(modalities, contents, bags=bags)
     contents[:], bags[:], modalities[:] = ["x", "y"], [7, 7], [Modality.IMAGE] * 2
     step.result(SOON)
     alone.step(MODALITIES, TEXTS, bags=[0, 1])
+    assert digest(deferred) == digest(alone)
+
+
+def test_ASY_05_numbers_in_buffers_are_read_when_they_are_submitted() -> None:
+    """What says which item is meant may be overwritten at once; garbage in its place would lead anywhere."""
+    run: dict[str, Any] = {
+        "objective": Objective.CONTRASTIVE,
+        "contrastive": uform.Contrastive(pair_loss=uform.PairLossForm.SIGMOID, temperature_groups=2),
+    }
+    deferred, alone = make_trainer(**run), make_trainer(**run)
+    tape = np.frombuffer(b"catdog", np.uint8)
+    numbers: dict[str, Any] = {
+        "modalities": np.zeros(2, np.uint8),
+        "places": np.array([0, 3, 6], np.uint64),
+        "bags": np.array([5, 6], np.uint32),
+        "groups": np.array([0, 1], np.uint32),
+        "offsets": np.array([0, 1, 2], np.uint64),
+        "ids": np.array([1, 0], np.uint32),
+        "weights": np.array([1, 2], np.float32),
+    }
+
+    def step(receiver: Any) -> Any:
+        edges = uform.Edges(offsets=numbers["offsets"], ids=numbers["ids"], weights=numbers["weights"])
+        return receiver.step(
+            numbers["modalities"],
+            (tape, numbers["places"]),
+            bags=numbers["bags"],
+            temperature_groups=numbers["groups"],
+            relations=uform.Relations(attract=edges),
+        )
+
+    step(alone)
+    gate = hold(deferred.executor)
+    pending = step(deferred.deferred(deferred.executor))
+    for values in numbers.values():
+        values[:] = 0xFF
+    gate.set()
+    pending.result(SOON)
     assert digest(deferred) == digest(alone)
 
 

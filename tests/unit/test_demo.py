@@ -19,6 +19,10 @@ def test_twelve_languages_name_ten_digits_each() -> None:
     assert all(unicodedata.is_normalized("NFC", text) for text in demo.TEXTS)
 
 
+def test_the_demo_is_read_at_a_sitting() -> None:
+    assert len(Path(demo.__file__).read_text().splitlines()) <= 150
+
+
 def test_no_name_stands_for_two_digits() -> None:
     digits: dict[str, set[int]] = {}
     for text, digit in zip(demo.TEXTS, demo.TEXT_DIGITS, strict=True):

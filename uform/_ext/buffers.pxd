@@ -15,10 +15,9 @@ cdef class View:
 
 
 cdef class Vector:
-    """Numbers end to end, borrowed where they already are what is asked for, else converted."""
+    """Numbers end to end, as they were when they were read; what they were read from is held as long."""
     cdef const void* data
     cdef size_t count
-    cdef readonly bint borrowed
     cdef object keeper
 
 

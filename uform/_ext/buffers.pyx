@@ -8,6 +8,7 @@ from cpython.buffer cimport (
     PyObject_CheckBuffer,
     PyObject_GetBuffer,
 )
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.math cimport isinf
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
@@ -83,11 +84,17 @@ cdef bint exports_buffer(object source):
 
 
 cdef Vector _vector_of(View view, bint borrowed):
+    """Borrowed numbers are read now: whoever holds the buffer may overwrite it while the call is under way, and an
+    offset that changes after it was checked leads anywhere."""
     cdef Vector vector = Vector.__new__(Vector)
+    cdef bytes own
     vector.count = view.c.len // view.c.itemsize if view.c.itemsize else 0
     vector.data = view.c.buf if vector.count else &nothing
-    vector.borrowed = borrowed
     vector.keeper = view
+    if borrowed and vector.count:
+        own = PyBytes_FromStringAndSize(<const char*>view.c.buf, view.c.len)
+        vector.data = PyBytes_AS_STRING(own)
+        vector.keeper = view, own
     return vector
 
 

@@ -16,8 +16,9 @@ class Deferred:
     """A call that was submitted, and what it will answer.
 
     Calls on one executor run one at a time, in the order submitted; a verb that blocks comes after all that were
-    deferred before. Arguments are read when the call is submitted; buffers are borrowed, not copied, and must keep
-    their values until the call is done.
+    deferred before. Arguments are read when the call is submitted, numbers in buffers as well: what says which item
+    is meant may be overwritten at once. Contents alone, the bytes of texts and the elements of arrays, are borrowed
+    where they lie until the call is done: overwritten before, they count as they are by then, in part or whole.
 
     A call runs whether or not its Deferred is kept, and the interpreter ends after all that were submitted. An error
     that nobody has asked for is logged ("uform") when its Deferred is let go of.

@@ -16,7 +16,7 @@ cdef class Edges(Fields):
 One edge set over a step's items, as compressed sparse rows of buffers borrowed until the step is final.
 
     Item `i` has an edge to each of the items `ids[offsets[i]:offsets[i + 1]]`. Buffers of the types below are read
-    where they are; other integers, and sequences of int, are converted at each call, with a range check.
+    as they are; other integers, and sequences of int, are converted at each call, with a range check.
 
     Two sets are equal where their numbers are, whatever holds them; like lists, they have no hash.
 

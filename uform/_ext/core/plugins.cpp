@@ -248,8 +248,8 @@ std::string differences(plugin_instance<plugin_at> const& instance, selection co
         if (fields_equal(field, instance.config.data(), saved.data()))
             continue;
         std::string const text = instance.name + "." + field.name + ": the checkpoint has " +
-                                 shown_field(field, saved.data()) + ", " +
-                                 shown_field(field, instance.config.data()) + " was asked; ";
+                                 shown_field(field, saved.data()) + ", " + shown_field(field, instance.config.data()) +
+                                 " was asked; ";
         of_all += text;
         if (!chosen.config.empty() && !field_is_zero(field, chosen.config.data()))
             of_given += text;
