@@ -127,6 +127,32 @@ def test_a_done_callback_may_defer_and_another_executor_s_may_block(trainer: ufo
     assert (trainer.describe()["step"], other.describe()["step"]) == (2, MANY + 1)
 
 
+def test_a_callback_does_not_wait_for_what_waits_for_it(trainer: uform.Trainer, tmp_path: Path) -> None:
+    """In a verb, or in a call that is done: the error says so at once, where both would wait for ever."""
+    refused: list[str] = []
+
+    def wait_for(pending: uform.Deferred[Any]) -> None:
+        with pytest.raises(TimeoutError):
+            pending.result(0)
+        try:
+            pending.result()
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    trainer.save(tmp_path / "saved", progress=lambda done, total: wait_for(defer(trainer)), progress_steps=1000)
+    gate, done = hold(trainer.executor), threading.Event()
+    first = defer(trainer)
+    first.add_done_callback(lambda _: wait_for(third))
+    first.add_done_callback(lambda _: done.set())
+    third = defer(trainer)
+    gate.set()
+    assert done.wait(SOON)
+    third.result(SOON)
+    assert len(refused) == 2
+    assert all("the one whose callback this is" in one for one in refused)
+    assert trainer.describe()["step"] == 3
+
+
 def test_a_cancelled_call_holds_nobody_up(trainer: uform.Trainer) -> None:
     gate = hold(trainer.executor)
     pending = [defer(trainer) for _ in range(5)]
