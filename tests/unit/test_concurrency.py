@@ -229,7 +229,7 @@ for attempt in range(1000):
         verb(path)
         thread.join()
     except KeyboardInterrupt:
-        midway = "progress._call" in traceback.format_exc()
+        midway = "progress._tell" in traceback.format_exc()
     thread.join()
     if midway:
         break  # not after the verb's end
@@ -243,3 +243,33 @@ print(json.dumps([midway, path.exists(), hidden, digest(trainer) != kept]))
 def test_ctrl_c_ends_a_save_or_an_init_midway(verb: str, tmp_path: Path) -> None:
     """Without a progress callback as well: no file is left, nor a half-made run, and the executor serves on."""
     assert run_python(MIDWAY.replace("VERB", verb), tmp_path, timeout=60) == [True, False, [], True]
+
+
+ABANDONED = """
+import sys, threading
+import uform
+from tests.helpers.runs import ram, shape
+
+trainer, started = uform.Trainer.init_ram(ram(), depth=4, hidden=256, batch=shape()), threading.Event()
+
+def tell(done, total):
+    started.set()
+
+def save():
+    try:
+        while True:
+            trainer.save(sys.argv[1], progress=tell if sys.argv[2] == "callback" else None)
+            started.set()
+    except uform.Cancelled:
+        pass  # the interpreter ends
+
+threading.Thread(target=save, daemon=True).start()
+started.wait(60)
+print(1)
+"""
+
+
+@pytest.mark.parametrize("way", ["callback", "none"])
+def test_an_interpreter_ends_beside_a_daemon_thread_that_saves(way: str, tmp_path: Path) -> None:
+    """The thread is not ended where the core calls back, whose frames would not survive that."""
+    assert run_python(ABANDONED, tmp_path / "checkpoint", way) == 1

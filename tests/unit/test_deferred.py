@@ -138,5 +138,5 @@ def test_a_model_s_verbs_are_deferred_and_on_as_well(trainer: uform.Trainer, tmp
     np.testing.assert_array_equal(deferred.result(SOON).numpy(), expected.astype(np.float16))
     np.testing.assert_array_equal(model.on(trainer.executor).embed(MODALITIES, TEXTS).numpy(), expected)
     for make in (model.on, model.deferred):
-        with pytest.raises(ValueError, match="this Model was made on another"):
+        with pytest.raises(ValueError, match="this Model lives on other devices"):
             make(uform.Executor.for_ram(devices=2))

@@ -101,8 +101,17 @@ class On:
 
     def __getattr__(self, name: str) -> Any:
         _refuse_private(self, name)
-        _call_of(self._receiver, name)
-        return getattr(self._receiver, name)
+        call = _call_of(self._receiver, name)
+        receiver, executor = self._receiver, self._executor
+        verb = getattr(receiver, name)
+        if executor is receiver.executor:
+            return verb
+
+        @functools.wraps(verb)
+        def block(*args, **kwargs):
+            return _run(executor, call(receiver, *args, **kwargs))
+
+        return block
 
     def __dir__(self) -> list[str]:
         return _verbs_of(self)
@@ -189,8 +198,18 @@ cdef class Receiver:
     _calls = {}
 
 
+cdef object _run(Executor executor, object call):
+    """In its turn on an executor, and then on the one that the receiver was made on."""
+    executor.enter()
+    try:
+        return call()
+    finally:
+        executor.leave()
+
+
 cdef object _checked(object receiver, object executor):
-    """A receiver's memory lies on the devices of the executor it was made on: no other can serve its verbs."""
+    """A receiver's memory lies on the devices of the executor it was made on; another's, on the same ones, queue its
+    verbs in their own order."""
     if not isinstance(receiver, Receiver):
         raise TypeError(f"receiver is of type {type(receiver).__name__}: expected a Trainer or a Model")
     if not isinstance(executor, Executor):
@@ -198,8 +217,9 @@ cdef object _checked(object receiver, object executor):
     made_on = receiver.executor
     if made_on is None:
         raise ValueError(f"receiver is a {type(receiver).__name__} that is not initialised")
-    if executor is not made_on:
-        raise ValueError(f"executor is {executor!r}: this {type(receiver).__name__} was made on another, {made_on!r}")
+    if (executor.kind, executor.devices) != (made_on.kind, made_on.devices):
+        raise ValueError(f"executor is {executor!r}: this {type(receiver).__name__} lives on other devices, those of "
+                         f"{made_on!r}")
     return receiver
 
 

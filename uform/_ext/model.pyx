@@ -82,11 +82,17 @@ cdef class Model(Receiver):
         raise TypeError("a Model cannot be pickled or copied: it lives on devices; open its checkpoint again")
 
     def on(self, executor: Executor, /) -> On[Model]:
-        """A receiver whose verbs block on `executor`."""
+        """A receiver whose verbs block on `executor`.
+
+        It may be another one on the same devices: verbs come in its order, and then in that of the receiver's own.
+        """
         return On(self, executor)
 
     def deferred(self, executor: Executor, /) -> DeferredOn[Model]:
-        """A receiver whose verbs submit to `executor` and answer a `Deferred`."""
+        """A receiver whose verbs submit to `executor` and answer a `Deferred`.
+
+        It may be another one on the same devices, as of `on`.
+        """
         return DeferredOn(self, executor)
 
     def embed(

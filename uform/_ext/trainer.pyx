@@ -257,11 +257,17 @@ cdef class Trainer(Receiver):
         raise TypeError("a Trainer cannot be pickled or copied: it lives on devices; save() writes what resume reads")
 
     def on(self, executor: Executor, /) -> On[Trainer]:
-        """A receiver whose verbs block on `executor`."""
+        """A receiver whose verbs block on `executor`.
+
+        It may be another one on the same devices: verbs come in its order, and then in that of the receiver's own.
+        """
         return On(self, executor)
 
     def deferred(self, executor: Executor, /) -> DeferredOn[Trainer]:
-        """A receiver whose verbs submit to `executor` and answer a `Deferred`."""
+        """A receiver whose verbs submit to `executor` and answer a `Deferred`.
+
+        It may be another one on the same devices, as of `on`.
+        """
         return DeferredOn(self, executor)
 
     def step(

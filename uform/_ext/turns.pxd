@@ -20,5 +20,6 @@ cdef class Turns:
     cdef int withdraw(self, Turn turn) except -1
     cdef int enter(self, bint first) except -1
     cdef int leave(self) except -1
+    cdef bint runs_here(self)
     cdef int pass_on(self) except -1
     cdef Py_ssize_t place_of(self, unsigned long thread)

@@ -92,6 +92,10 @@ cdef class Turns:
         self.running.busy = False
         return self.end()
 
+    cdef bint runs_here(self):
+        """Whether the call that runs is one of this thread's."""
+        return self.running is not None and self.running.thread == PyThread_get_thread_ident()
+
     cdef int pass_on(self) except -1:
         """Lets the first begin, if it waits for that by now."""
         if self.running is None and self.waiting and (<Turn>self.waiting[0]).ready:

@@ -15,25 +15,33 @@ _OF_THREAD = threading.local()
 
 def is_own_thread() -> bool:
     """Whether this is a thread of some worker: deferred calls do not end while it waits."""
-    return getattr(_OF_THREAD, "is_workers", False)
+    return getattr(_OF_THREAD, "turns", None) is not None
 
 
 class Outcome(Future):
     """What a deferred call will answer. An error that nobody has asked for when it is let go of is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
         super().__init__()
         self._asked = False
+        self._turns = turns
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits, then answers or raises what the call did."""
-        self._asked = True
+        self._prepare(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits, then answers what the call raised."""
-        self._asked = True
+        self._prepare(timeout)
         return super().exception(timeout)
+
+    def _prepare(self, timeout: float | None) -> None:
+        """Refuses to wait for ever where the call itself waits for this thread."""
+        cdef Turns turns = self._turns
+        self._asked = True
+        if timeout is None and not self.done() and (turns.runs_here() or getattr(_OF_THREAD, "turns", None) is turns):
+            raise RuntimeError("the call is behind the one whose callback this is: neither would end if it waited")
 
     def __del__(self):
         error = getattr(self, "_exception", None)
@@ -52,7 +60,7 @@ class Worker:
 
     def __init__(self, Turns turns not None) -> None:
         self._beginning, self._finishing = (
-            ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=_mark_thread)
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix=name, initializer=_mark_thread, initargs=(turns,))
             for name in (_NAME, f"{_NAME}-finish")
         )
         self._begun = threading.BoundedSemaphore(_MOST_BEGUN)
@@ -73,7 +81,7 @@ class Worker:
     def submit(self, call: Callable[[], Any], /) -> Future[Any]:
         """Answers a future of what the call answers; it can be cancelled until the call's turn comes."""
         cdef Turns turns = self._turns
-        future = Outcome()
+        future = Outcome(turns)
         cdef Turn turn = turns.take(call, future)
         try:
             self._beginning.submit(_begin, turns, self._finishing, self._begun)
@@ -87,8 +95,8 @@ class Worker:
         return future
 
 
-def _mark_thread() -> None:
-    _OF_THREAD.is_workers = True
+def _mark_thread(turns) -> None:
+    _OF_THREAD.turns = turns
 
 
 def _start(pool) -> None:
