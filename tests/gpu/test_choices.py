@@ -71,7 +71,7 @@ def test_gradients_of_a_step(objective: Objective, gpu: uform.Executor, ram: ufo
 
 
 def test_gradients_where_choices_differ(gpu: uform.Executor, ram: uform.Executor) -> None:
-    """At first all choices look alike: what reaches the vector is the difference of states that bfloat16 hardly holds."""
+    """At first all choices look alike, and the vector hears of differences that bfloat16 hardly holds."""
     error, of_vector = compared(Objective.MASKED, (gpu, ram), 3)
     figures["gradients where choices differ"] = [f"all {error:.2e}, vector {of_vector:.2e}"]
     assert error < 2e-2
