@@ -34,6 +34,7 @@ class Recipe:
         learning_rate: the peak.
         weight_decay: on matrices.
         label_smoothing: the share of a target that is spread over all choices.
+        masked: the probability of a definition's byte to be covered and guessed beside the choices, or 0.
         valid: held-out questions that are judged, or all where there are fewer.
         row_columns: bytes of a definition and its words, together, before a definition is cut.
         seed: of the weights and of the questions.
@@ -47,6 +48,7 @@ class Recipe:
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     label_smoothing: float = 0.0
+    masked: float = 0.0
     valid: int = 5000
     row_columns: int = 512
     seed: int = 0
@@ -62,7 +64,9 @@ class Learner:
             executor,
             depth=recipe.depth,
             hidden=recipe.hidden,
-            objective=Objective.CONTRASTIVE,  # without relations that adds nothing
+            # Without relations the contrastive objective adds nothing.
+            objective=Objective.MASKED if recipe.masked else Objective.CONTRASTIVE,
+            masking=uform.Masking(token_mask_probability=recipe.masked),
             batch=uform.BatchShape(
                 max_rows_per_device=-(-recipe.questions * COLUMNS_PER_QUESTION // recipe.row_columns),
                 max_columns_per_row=recipe.row_columns,
