@@ -41,10 +41,19 @@ def distance(left: Any, right: Any) -> float:
     return float(np.linalg.norm(left - right) / max(float(np.linalg.norm(right)), 1e-30))
 
 
+@pytest.fixture(params=["own", "AMPERE"])
+def of_class(request: pytest.FixtureRequest, gpu: uform.Executor, monkeypatch: pytest.MonkeyPatch) -> uform.Executor:
+    """The GPU with its own class's kernels, and with those of any."""
+    if request.param == "own":
+        return gpu
+    monkeypatch.setenv("UFORM_GPU_CLASS", request.param)
+    return uform.Executor.for_vram([0])
+
+
 @pytest.mark.parametrize("width", [8, 64, 128, 200])
 @pytest.mark.parametrize("form", FORMS)
-def test_given_vectors(form: PairLossForm, width: int, gpu: uform.Executor, ram: uform.Executor) -> None:
-    torch = pytest.importorskip("torch")
+def test_given_vectors(form: PairLossForm, width: int, of_class: uform.Executor, ram: uform.Executor) -> None:
+    gpu, torch = of_class, pytest.importorskip("torch")
     tokens, offsets = given(width)
     asked: dict[str, Any] = {
         "sides": SIDES,
