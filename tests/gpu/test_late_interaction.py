@@ -116,7 +116,7 @@ def test_a_run_learns_and_repeats_itself(gpu: uform.Executor, tmp_path: Path) ->
         losses = [step(trainer).late_interaction_loss for _ in range(20)]
         assert losses[-1] < 0.8 * losses[0]
         weights.append(trainer.read("late_interaction.projection"))
-    np.testing.assert_array_equal(*weights)
+    np.testing.assert_array_equal(weights[0], weights[1])
 
 
 def test_several_replicas_of_one_gpu(gpu: uform.Executor) -> None:
