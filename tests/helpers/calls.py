@@ -59,7 +59,7 @@ class Call:
     repel: ItemEdges = ()
     ignore: ItemEdges = ()
     choices: Sequence[Any] | None = None  # texts, or a list of them for each item
-    choice_targets: Sequence[Sequence[float]] | None = None
+    choice_targets: Any = None  # in any form that a step takes
 
     def choices_of(self, item: int) -> list[bytes]:
         """What an item is offered."""

@@ -156,6 +156,8 @@ cdef class Operations:
             return self.table.bytes_head_workspace_bytes(extents[0], extents[1])
         if which == "patches_head_workspace_bytes":
             return self.table.patches_head_workspace_bytes(extents[0], extents[1], extents[2])
+        if which == "choices_head_workspace_bytes":
+            return self.table.choices_head_workspace_bytes(extents[0], extents[1], extents[2])
         if which == "cross_entropy_workspace_bytes":
             return self.table.cross_entropy_workspace_bytes(extents[0], extents[1])
         if which == "pairs_workspace_bytes":
@@ -412,6 +414,30 @@ cdef class Operations:
         h.workspace_bytes = k["workspace"].nbytes
         h.before = <const uint32_t*>at(k.get("before"))
         check(self.table.patches_head(self.streams[0], &h))
+
+    def choices_head(self, **k):
+        cdef uform_choices_head_t h
+        h.hidden = k["hidden"]
+        h.items_capacity = k["items_capacity"]
+        h.items_active = k["items_active"]
+        h.rows_capacity = k["rows_capacity"]
+        h.rows_active = k["rows_active"]
+        h.counts = <const uint32_t*>at(k["counts"])
+        h.offsets = <const uint32_t*>at(k["offsets"])
+        h.rows = at(k["rows"])
+        h.vector = <const float*>at(k["vector"])
+        h.log_inverse_temperature = <const float*>at(k["log_inverse_temperature"])
+        h.probabilities = <float*>at(k["probabilities"])
+        h.targets = <const float*>at(k.get("targets"))
+        h.scale = <const float*>at(k.get("scale"))
+        h.weight = <const float*>at(k.get("weight"))
+        h.loss = <double*>at(k.get("loss"))
+        h.rows_gradient = <float*>at(k.get("rows_gradient"))
+        h.vector_gradient = <float*>at(k.get("vector_gradient"))
+        h.log_inverse_temperature_gradient = <float*>at(k.get("log_inverse_temperature_gradient"))
+        h.workspace = at(k["workspace"])
+        h.workspace_bytes = k["workspace"].nbytes
+        check(self.table.choices_head(self.streams[0], &h))
 
     def cross_entropy(self, **k):
         cdef uform_cross_entropy_t c

@@ -13,3 +13,4 @@ cdef class ChoiceTexts:
 
 
 cdef ChoiceTexts parse_choices(object choices, object targets, size_t items)
+cdef object choice_offsets(ChoiceTexts choices, size_t texts)

@@ -4,8 +4,10 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
+from uform._ext.arena cimport ArenaBuffer
 from uform._ext.buffers cimport Vector, View, exports_buffer, float_vector, unsigned_vector
 from uform._ext.fields cimport as_sequence
+from uform._ext.rows_tape cimport RowsTape
 from uform._ext.tape cimport as_tape, encoded, joined
 
 import itertools
@@ -30,6 +32,8 @@ cdef ChoiceTexts parse_choices(object choices, object targets, size_t items):
     parsed.texts = as_tape(choices, "choices")
     if parsed.texts is None:
         _take_sequence(parsed, choices, items)
+    else:
+        parsed.texts.checked("choices")
     parsed.c.tape = parsed.texts.data
     parsed.c.tape_offsets = parsed.texts.offsets
     parsed.c.tape_bytes = parsed.texts.bytes
@@ -74,11 +78,13 @@ cdef Vector _offsets_of(list counts):
 
 
 cdef int _take_targets(ChoiceTexts parsed, object targets, size_t items) except -1:
-    """Targets are a tape (values, offsets), or one row a content."""
+    """Targets are a tape (values, offsets), as a RowsTape is by itself, or one row a content."""
+    if isinstance(targets, RowsTape):
+        targets = targets, targets.offsets
     if isinstance(targets, tuple):
         if len(targets) != 2:
             raise ValueError(f"choice_targets is a tuple of {len(targets)}: expected a tape (values, offsets)")
-        parsed.targets = float_vector(targets[0], "choice_targets.values")
+        parsed.targets = float_vector(_on_host(targets[0]), "choice_targets.values")
         parsed.target_offsets = unsigned_vector(targets[1], sizeof(uint64_t), "choice_targets.offsets")
         if parsed.target_offsets.count != items + 1:
             raise ValueError(f"choice_targets.offsets has {parsed.target_offsets.count} entries: expected {items + 1}, "
@@ -89,6 +95,11 @@ cdef int _take_targets(ChoiceTexts parsed, object targets, size_t items) except 
     parsed.c.targets_count = parsed.targets.count
     parsed.c.target_offsets = <const uint64_t*>parsed.target_offsets.data
     return 0
+
+
+cdef object _on_host(object values):
+    """Answers of a model in a GPU's memory are copied, as the host plans with them."""
+    return values.numpy() if isinstance(values, (ArenaBuffer, RowsTape)) else values
 
 
 cdef int _take_target_rows(ChoiceTexts parsed, object targets, size_t items) except -1:
@@ -106,3 +117,10 @@ cdef int _take_target_rows(ChoiceTexts parsed, object targets, size_t items) exc
     parsed.targets = float_vector(values.source, "choice_targets")
     parsed.target_offsets = _offsets_of(counts)
     return 0
+
+
+cdef object choice_offsets(ChoiceTexts choices, size_t texts):
+    """Where each text's choices begin among those of all texts: uint64, texts + 1."""
+    if choices.item_offsets is None:
+        return np.arange(texts + 1, dtype=np.uint64) * np.uint64(choices.texts.count)
+    return np.array(<const uint64_t[:texts + 1]><const uint64_t*>choices.item_offsets.data)

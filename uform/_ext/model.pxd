@@ -2,10 +2,12 @@ from libc.stdint cimport uint8_t
 
 from uform._ext.arena cimport Arena, ArenaBuffer, Room
 from uform._ext.buffers cimport Vector
-from uform._ext.c_api cimport uform_model_t, uform_output_t
+from uform._ext.c_api cimport uform_items_t, uform_model_t, uform_output_t
+from uform._ext.choices cimport ChoiceTexts
 from uform._ext.contents cimport Items
 from uform._ext.deferred cimport Receiver
 from uform._ext.rows cimport Rows
+from uform._ext.tape cimport Tape
 
 
 cdef class Model(Receiver):
@@ -36,3 +38,14 @@ cdef class EmbedCall:
     cdef Items items
     cdef Rows rows
     cdef uform_output_t output
+
+
+cdef class TextChooseCall:
+    """One call of `text_choose` whose arguments are read: calling it runs it, once."""
+    cdef Model model
+    cdef Tape texts
+    cdef ChoiceTexts choices
+    cdef object offsets
+    cdef ArenaBuffer probabilities
+    cdef Room room
+    cdef uform_items_t items

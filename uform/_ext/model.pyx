@@ -2,10 +2,10 @@
 """Inference over checkpoints."""
 
 cimport cython
-
 from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memset
 
-from uform._ext.arena cimport Arena, allocate_rows, reserve
+from uform._ext.arena cimport Arena, allocate_rows, allocate_vector, reserve
 from uform._ext.buffers cimport View
 from uform._ext.c_api cimport (
     uform_executor_kind_ram_k,
@@ -18,15 +18,19 @@ from uform._ext.c_api cimport (
     uform_model_init_vram,
     uform_model_measure_tokens,
     uform_model_t,
+    uform_model_text_choose,
     uform_scalar_row_bytes,
     uform_string_free,
 )
+from uform._ext.choices cimport choice_offsets, parse_choices
 from uform._ext.contents cimport Items, flags, parse_items
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path
 from uform._ext.rows cimport as_arena, make_rows
+from uform._ext.rows_tape cimport RowsTape
 from uform._ext.status cimport check
+from uform._ext.tape cimport as_texts
 
 import json
 
@@ -34,7 +38,6 @@ import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
 from uform._ext.enums import LateInteractionSide, Scalar
-from uform._ext.rows_tape import RowsTape
 
 
 @cython.final
@@ -45,7 +48,7 @@ cdef class Model(Receiver):
         executor: what it was opened on.
     """
 
-    _calls = {"embed": EmbedCall, "embed_tokens": TokensCall}
+    _calls = {"embed": EmbedCall, "embed_tokens": TokensCall, "text_choose": TextChooseCall}
 
     def __init__(self, *args, **kwargs) -> None:
         raise TypeError("Model() is not how models are made: use Model.init_ram() or Model.init_vram()")
@@ -61,7 +64,7 @@ cdef class Model(Receiver):
         Raises:
             OSError: the file cannot be read, is damaged, or is no checkpoint.
             ValueError: the executor is on GPUs, the checkpoint holds a value that no run has, or it needs a modality
-                that is not registered. What only training needs is not read: objectives, moments.
+                that is not registered. What only training needs is not read: moments, objectives that answer nothing.
             MemoryError: the encoder does not fit.
         """
         return _make(uform_executor_kind_ram_k, executor, path)
@@ -132,6 +135,25 @@ cdef class Model(Receiver):
             ValueError: the checkpoint was trained without late interaction, or an argument is wrong.
         """
         return TokensCall(self, modalities, contents, sides=sides, arena=arena, outputs_scalar=outputs_scalar)()
+
+    def text_choose(self, texts: _Texts, choices: _Texts, /, *, arena: Arena | None = None) -> RowsTape:
+        """How probable each choice is for each text, as a checkpoint that trained `Choices` judges.
+
+        An item's choices are encoded with it, so that they depend on one another. A text is cut to leave its choices
+        room within a row; choices are never cut.
+
+        Args:
+            texts: texts, or a tape of them; any number.
+            choices: texts offered to every text, or a list of its own for each.
+            arena: where to answer: in RAM, or on one of the executor's GPUs; None makes one in RAM.
+
+        Returns:
+            A row a text, as long as its choices, that sums to 1; in float32. It is what `choice_targets` takes.
+
+        Raises:
+            ValueError: a choice does not fit, an argument is wrong, or the checkpoint was trained without choices.
+        """
+        return TextChooseCall(self, texts, choices, arena=arena)()
 
     def describe(self) -> dict[str, Any]:
         """The configuration that the checkpoint was trained with."""
@@ -309,3 +331,58 @@ cdef class EmbedCall:
             self.rows.release()
         self.items = None
         self.rows = None
+
+
+cdef class TextChooseCall:
+
+    def __init__(self, Model model not None, texts, choices, /, *, arena=None) -> None:
+        self._release()
+        model.check_made()
+        if choices is None:
+            raise TypeError("choices is None: expected a list of texts, or a list of such lists")
+        place = as_arena(arena, model.executor)
+        self.texts = as_texts(texts, "texts")
+        self.items.count = self.texts.count
+        self.items.tape = self.texts.data
+        self.items.tape_offsets = self.texts.offsets
+        self.items.tape_bytes = self.texts.bytes
+        self.choices = parse_choices(choices, None, self.texts.count)
+        self.offsets = choice_offsets(self.choices, self.texts.count)
+        self.probabilities = allocate_vector(Arena.for_ram() if place is None else place, self._count())
+        self.room = reserve(self.probabilities)
+        self.model = model  # last: it tells that the call is prepared
+
+    def __call__(self) -> RowsTape:
+        cdef uform_model_t* handle
+        cdef size_t count
+        if self.model is None:
+            raise ValueError("the call was not prepared, or has run")
+        count = self._count()
+        try:
+            handle = self.model.enter()
+            try:
+                with nogil:
+                    check(uform_model_text_choose(handle, &self.items, &self.choices.c,
+                                                  <float*>self.probabilities.data, count, NULL))
+            finally:
+                self.model.leave()
+            answer = RowsTape(self.probabilities, self.offsets)
+            self.room.release(True)
+            return answer
+        finally:
+            self._release()
+
+    def _count(self) -> int:
+        return int(self.offsets[-1])
+
+    def _release(self) -> None:
+        """Lets go of all that was borrowed."""
+        if self.room is not None:
+            self.room.release(False)
+        memset(&self.items, 0, sizeof(self.items))
+        self.model = None
+        self.texts = None
+        self.choices = None
+        self.offsets = None
+        self.probabilities = None
+        self.room = None

@@ -8,6 +8,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from uform._ext.buffers cimport Vector, View, dense_bytes, exports_buffer, makes_array, unsigned_vector
+from uform._ext.fields cimport as_sequence
 
 import itertools
 
@@ -42,13 +43,26 @@ cdef uint8_t no_bytes = 0
 
 cdef class Tape:
 
-    cdef object text(self, size_t place, str field):
-        """The bytes of one text, without a copy; its offsets are checked first."""
+    cdef int check(self, size_t place, str field) except -1:
+        """Refuses offsets of one text that fall or pass the tape."""
         cdef uint64_t begin = self.offsets[place], end = self.offsets[place + 1]
         if begin > end:
             raise ValueError(f"{field}.offsets[{place + 1}] is {end}: expected at least {begin}, the one before it")
         if end > self.bytes:
             raise ValueError(f"{field}.offsets[{place + 1}] is {end}: the tape has {self.bytes} bytes")
+        return 0
+
+    cdef Tape checked(self, str field):
+        """Itself, once all its offsets are checked."""
+        cdef size_t place
+        for place in range(self.count):
+            self.check(place, field)
+        return self
+
+    cdef object text(self, size_t place, str field):
+        """The bytes of one text, without a copy; its offsets are checked first."""
+        cdef uint64_t begin = self.offsets[place], end = self.offsets[place + 1]
+        self.check(place, field)
         return PyMemoryView_FromMemory(<char*>self.data + begin, end - begin, PyBUF_READ)
 
 
@@ -68,6 +82,15 @@ cdef Tape as_tape(object texts, str field):
     if isinstance(texts, (str, bytes, bytearray, memoryview)) or _is_flat(texts):
         raise TypeError(f"{field} is one {type(texts).__name__}: expected a list of texts, or a tape (data, offsets)")
     return None
+
+
+cdef Tape as_texts(object texts, str field):
+    """Texts as a tape whose offsets are checked: a sequence's are copied end to end."""
+    cdef Tape tape = as_tape(texts, field)
+    if tape is not None:
+        return tape.checked(field)
+    entries = as_sequence(texts, field, "a list of texts, or a tape (data, offsets)")
+    return joined([encoded(text, f"{field}[{place}]") for place, text in enumerate(entries)])
 
 
 cdef bint _is_flat(object texts):

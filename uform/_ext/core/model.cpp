@@ -118,8 +118,8 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
     return truncated;
 }
 
-uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t const& choices,
-                            std::span<float> probabilities) {
+uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t const& choices, float* probabilities,
+                            size_t count) {
     std::lock_guard own(mutex_);
     std::lock_guard order(executor_->order());
     int const objective = saved_->find_answer(uform_answer_kind_choices_k);
@@ -129,11 +129,11 @@ uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t con
     std::vector<uint64_t> offsets(items.count + 1);
     for (size_t item = 0; item != items.count; ++item)
         offsets[item + 1] = offsets[item] + count_choices(choices, items, item);
-    if (offsets.back() != probabilities.size())
-        fail(uform_status_invalid_argument_k, "probabilities: ", offsets.back(), " are answered, room is for ",
-             probabilities.size());
+    if (offsets.back() != count)
+        fail(uform_status_invalid_argument_k, "probabilities: ", offsets.back(), " are answered, room is for ", count);
     if (items.count == 0)
         return 0;
+    std::vector<float> answered(count);
     numbering_.number(nullptr, items.count);
     group_by_bag(items, &choices);
     uint64_t const truncated = engine_->planner->truncated();
@@ -141,9 +141,13 @@ uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t con
     for (size_t text = 0; text != items.count;) {
         size_t const taken = choose_bags(text);
         run_pass(items, &choices);
-        fetch_answers(static_cast<size_t>(objective), offsets, probabilities);
+        fetch_answers(static_cast<size_t>(objective), offsets, answered);
         text += taken;
     }
+    // Where they are wanted may be a GPU's memory.
+    uform_operations_t const& operations = executor_->operations();
+    check(operations.memory_copy(executor_->stream(0), probabilities, answered.data(), sizeof(float) * count));
+    check(operations.stream_synchronize(executor_->stream(0)));
     return truncated;
 }
 
@@ -355,7 +359,7 @@ uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const
                                        uform_choice_texts_t const* choices, float* probabilities, size_t count,
                                        uint64_t* truncated) {
     return uform::guard([&] {
-        uint64_t const cut = model->body.text_choose(*items, *choices, {probabilities, count});
+        uint64_t const cut = model->body.text_choose(*items, *choices, probabilities, count);
         if (truncated)
             *truncated = cut;
     });

@@ -1,4 +1,4 @@
-/** Inference over a checkpoint: the encoder and its pooling, without objectives. */
+/** Inference over a checkpoint: the encoder, its pooling, and what objectives answer. */
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ public:
     /** Any number of items, in as many passes as they take; answers how many were truncated. */
     uint64_t embed(uform_items_t const& items, uform_output_t const& output);
     /** The probabilities of all choices of all texts, end to end. */
-    uint64_t text_choose(uform_items_t const& items, uform_choice_texts_t const& choices,
-                         std::span<float> probabilities);
+    uint64_t text_choose(uform_items_t const& items, uform_choice_texts_t const& choices, float* probabilities,
+                         size_t count);
     std::string describe();
 
     /** Where the token vectors of each item begin among those that `embed_tokens` answers; answers their width.

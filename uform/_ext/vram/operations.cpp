@@ -112,6 +112,9 @@ constexpr uform_operations_t make_operations() {
     table.maxsim_forward = maxsim_forward;
     table.maxsim_backward = maxsim_backward;
     table.similarity_pairs = similarity_pairs;
+
+    table.choices_head_workspace_bytes = choices_head_workspace_bytes;
+    table.choices_head = choices_head;
     return table;
 }
 

@@ -100,6 +100,10 @@ uform_status_t bytes_head(uform_stream_t*, uform_bytes_head_t const*);
 uform_status_t patches_head(uform_stream_t*, uform_patches_head_t const*);
 uform_status_t cross_entropy(uform_stream_t*, uform_cross_entropy_t const*);
 
+// choices.cu
+std::size_t choices_head_workspace_bytes(std::uint32_t hidden, std::uint32_t items, std::uint32_t rows);
+uform_status_t choices_head(uform_stream_t*, uform_choices_head_t const*);
+
 // prefix.cu
 uform_status_t prefix_forward(uform_stream_t*, uform_prefix_t const*);
 uform_status_t prefix_backward(uform_stream_t*, uform_prefix_t const*);
