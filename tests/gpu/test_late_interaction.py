@@ -41,10 +41,19 @@ def distance(left: Any, right: Any) -> float:
     return float(np.linalg.norm(left - right) / max(float(np.linalg.norm(right)), 1e-30))
 
 
+@pytest.fixture(params=["own", "AMPERE"])
+def of_class(request: pytest.FixtureRequest, gpu: uform.Executor, monkeypatch: pytest.MonkeyPatch) -> uform.Executor:
+    """The GPU with its own class's kernels, and with those of any."""
+    if request.param == "own":
+        return gpu
+    monkeypatch.setenv("UFORM_GPU_CLASS", request.param)
+    return uform.Executor.for_vram([0])
+
+
 @pytest.mark.parametrize("width", [8, 64, 128, 200])
 @pytest.mark.parametrize("form", FORMS)
-def test_given_vectors(form: PairLossForm, width: int, gpu: uform.Executor, ram: uform.Executor) -> None:
-    torch = pytest.importorskip("torch")
+def test_given_vectors(form: PairLossForm, width: int, of_class: uform.Executor, ram: uform.Executor) -> None:
+    gpu, torch = of_class, pytest.importorskip("torch")
     tokens, offsets = given(width)
     asked: dict[str, Any] = {
         "sides": SIDES,
@@ -107,7 +116,7 @@ def test_a_run_learns_and_repeats_itself(gpu: uform.Executor, tmp_path: Path) ->
         losses = [step(trainer).late_interaction_loss for _ in range(20)]
         assert losses[-1] < 0.8 * losses[0]
         weights.append(trainer.read("late_interaction.projection"))
-    np.testing.assert_array_equal(*weights)
+    np.testing.assert_array_equal(weights[0], weights[1])
 
 
 def test_several_replicas_of_one_gpu(gpu: uform.Executor) -> None:

@@ -20,6 +20,7 @@ bench 12x512 norm_forward: 0.1000 ms, 200000000 bytes, 0 operations, 2000 GB/s
 bench 12x512 norm_qkv_forward: 0.2000 ms, 4000000 bytes, 70000000000 operations, 20 GB/s, 350.0 TFLOP/s
 bench 12x512 bytes_head: 0.1000 ms, 60000000 bytes, 15000000000 operations, 600 GB/s, 150.0 TFLOP/s
 bench N=65536 pairs: 50.0000 ms, 800000000 bytes, 17500000000000 operations, 16 GB/s, 350.0 TFLOP/s
+bench 512x32:1024x256 maxsim: 4.2000 ms, 400000000 bytes, 1100000000000 operations, 95 GB/s, 261.9 TFLOP/s
 memory N=65536 pairs: 536870912 bytes of gradients and workspace
 """
 PEERS: list[dict[str, Any]] = [
@@ -27,6 +28,7 @@ PEERS: list[dict[str, Any]] = [
     {"peer": "InfoNCE N=65536 D=512 full compiled", "ms": None, "error": "out of memory"},
     {"peer": "InfoNCE N=65536 D=512 chunked 4096", "ms": 270.0, "tflops": 48.0, "extra_gib": 3.0},
     {"peer": "MaxSim 128x32 vs 256x256 W=128 chunked", "ms": 9.0, "tflops": 9.0, "extra_gib": 0.1},
+    {"peer": "MaxSim 512x32 vs 1024x256 W=128 chunked", "ms": 100.0, "tflops": 11.0, "extra_gib": 1.4},
     {"peer": "masked bytes compiled", "ms": 0.2, "extra_gib": 0.05},
     {"loss": "uform.losses InfoNCE N=65536", "pairs": 65536, "ms": 55.0, "extra_gib": 0.6},
     {"loss": "uform.losses InfoNCE N=16384", "refused": "embeddings is of type Tensor"},
@@ -56,15 +58,17 @@ def test_losses_stand_beside_their_peers() -> None:
     assert [(row.loss, row.by, row.ms) for row in rows] == [
         ("masked bytes 19660x512", "uform's operations", 0.1),
         ("InfoNCE N=65536 D=512", "uform's operations", 50.0),
+        ("MaxSim 512x32 vs 1024x256 W=128", "uform's operations", 4.2),
         ("InfoNCE N=65536 D=512", "PyTorch full compiled", None),
         ("InfoNCE N=65536 D=512", "PyTorch chunked 4096", 270.0),
+        ("MaxSim 512x32 vs 1024x256 W=128", "PyTorch chunked", 100.0),
         ("masked bytes 19660x512", "PyTorch compiled", 0.2),
         ("InfoNCE N=65536 D=512", "uform.losses", 55.0),
     ]
     assert rows[1].extra_gib == 0.5
     assert rows[1].of_floor == pytest.approx(0.5)
     table = list(report.loss_table(rows))
-    assert len(table) == 7
+    assert len(table) == 9
     assert "no room" in table[3]
 
 
@@ -85,7 +89,7 @@ def test_operations_are_told_as_shares_of_their_floors() -> None:
     head, _, *lines = report.operation_table(timings, operations.ceilings_of(timings))
     assert "copies 4000 GB/s, products 700 TFLOP/s" in head
     assert lines[0].split() == ["12x512", "norm_forward", "0.1000", "200.0", "0.0", "0.0500", "50%"]
-    assert len(lines) == 4
+    assert len(lines) == 5
 
 
 def test_a_step_is_measured_on_ram() -> None:

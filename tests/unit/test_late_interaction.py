@@ -179,7 +179,7 @@ def test_token_vectors_of_every_type(model: uform.Model, scalar: uform.Scalar) -
 
 def test_token_vectors_on_several_devices_and_deferred(model: uform.Model, tmp_path: Path) -> None:
     make(max_query_span=6).save(tmp_path / "run")
-    other = uform.Model.init_ram(ram(3), tmp_path / "run")
+    other = uform.Model.init_ram(uform.Executor.for_ram(devices=3), tmp_path / "run")  # its thread ends with it
     for found, expected in zip(
         other.deferred(other.executor).embed_tokens(MODALITIES, TEXTS).result(),
         model.embed_tokens(MODALITIES, TEXTS),

@@ -170,7 +170,7 @@ def test_close_comes_after_what_was_submitted(trainer: uform.Trainer) -> None:
     for one in pending:
         one.result(SOON)  # applied, each of them
     with pytest.raises(ValueError, match="closed"):
-        defer(trainer)
+        defer(trainer).result(SOON)
 
 
 def test_what_is_deferred_runs_whoever_has_let_go(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tools.bench.operations import Ceilings, Timing
 
 PAIRS, WIDTH = (16_384, 65_536), 512
+MAXSIM_SHAPE, MAXSIM = "512x32:1024x256", "MaxSim 512x32 vs 1024x256 W=128"
 MASKED_COLUMNS, MASKED_WIDTH, MASKED_SHAPE = 19_660, 512, "12x512"  # three tenths of 65,536 columns
 
 
@@ -38,6 +39,8 @@ def our_rows(timings: Sequence[Timing], gib: dict[tuple[str, str], float], ceili
     for one in timings:
         if one.operation == "pairs":
             loss = f"InfoNCE {one.shape} D={WIDTH}"
+        elif (one.operation, one.shape) == ("maxsim", MAXSIM_SHAPE):
+            loss = MAXSIM
         elif (one.operation, one.shape) == ("bytes_head", MASKED_SHAPE):
             loss = f"masked bytes {MASKED_COLUMNS}x{MASKED_WIDTH}"
         else:
@@ -59,6 +62,8 @@ def peer_rows(lines: Sequence[dict[str, Any]]) -> list[Row]:
             title = f"InfoNCE N={pairs[1]} D={WIDTH}"
             by = "uform.losses" if "loss" in line else f"PyTorch {name.split(f'D={WIDTH} ')[-1]}"
             rows.append(Row(title, by, line["ms"], line.get("extra_gib")))
+        elif name.startswith(MAXSIM):
+            rows.append(Row(MAXSIM, f"PyTorch {name.removeprefix(MAXSIM).strip()}", line["ms"], line.get("extra_gib")))
         elif name.startswith("masked bytes"):
             title = f"masked bytes {MASKED_COLUMNS}x{MASKED_WIDTH}"
             rows.append(Row(title, "PyTorch compiled", line["ms"], line.get("extra_gib")))

@@ -150,6 +150,8 @@ cdef class Executor:
     def _submit(self, call: Callable[[], object]) -> Future[object]:
         """Has the executor's worker call, after all that was submitted before."""
         self.check_process()
+        if not callable(call):
+            raise TypeError(f"call is of type {type(call).__name__}: expected something to call")
         if self.worker is None:
             worker = Worker(self.turns)
             if self.worker is None:  # no other thread has made one meanwhile

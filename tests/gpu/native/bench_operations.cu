@@ -457,6 +457,50 @@ void pairs(stopwatch& watch, std::uint32_t count, std::uint32_t width) {
     print_memory(name, "pairs", gradient.bytes() + workspace.bytes());
 }
 
+/** Queries against documents, each of so many token vectors. */
+void maxsim(stopwatch& watch, std::uint32_t queries, std::uint32_t query_rows, std::uint32_t documents,
+            std::uint32_t document_rows, std::uint32_t width) {
+    uform_operations_t const& table = uform::vram_operations();
+    std::uint32_t const all = queries * query_rows, rows = all + documents * document_rows;
+    std::vector<uform_run_of_rows_t> query_runs, document_runs;
+    for (std::uint32_t query = 0; query != queries; ++query)
+        query_runs.push_back({query * query_rows, query_rows, query * query_rows});
+    for (std::uint32_t document = 0; document != documents; ++document)
+        document_runs.push_back({all + document * document_rows, document_rows, document * document_rows});
+    values<float> const vectors(std::size_t(rows) * width), coefficients(std::size_t(queries) * documents);
+    device_array<uform_run_of_rows_t> const runs_of_queries(query_runs), runs_of_documents(document_runs);
+    device_array<std::uint32_t> const counts(std::vector{queries, all, documents});
+    device_array<float> const similarities(coefficients.size()), gradient(vectors.size());
+    device_array<std::uint16_t> const places(std::size_t(documents) * all);
+    device_array<std::uint8_t> const workspace(
+        table.maxsim_workspace_bytes(width, all, documents, documents * document_rows));
+    uform_maxsim_t of{};
+    of.width = width, of.vectors_capacity = rows, of.queries_capacity = queries, of.query_vectors_capacity = all;
+    of.documents_capacity = documents, of.document_vectors_capacity = documents * document_rows;
+    of.longest = document_rows, of.counts = counts.data(), of.vectors = vectors.data();
+    of.queries = runs_of_queries.data(), of.documents = runs_of_documents.data();
+    of.similarities = similarities.data(), of.places = places.data(), of.coefficients = coefficients.data();
+    of.gradient = gradient.data(), of.workspace = workspace.data(), of.workspace_bytes = workspace.bytes();
+
+    std::string const name = std::to_string(queries) + "x" + std::to_string(query_rows) + ":" +
+                             std::to_string(documents) + "x" + std::to_string(document_rows);
+    double const tensor = double(vectors.bytes()), product = 2.0 * all * double(documents) * document_rows * width;
+    auto const time = [&](char const* operation, double bytes, double operations, auto&& body) {
+        double const taken = watch.milliseconds([&] { require(body(), operation); }, 7);
+        std::printf("bench %s %s: %.4f ms, %.0f bytes, %.0f operations, %.0f GB/s, %.1f TFLOP/s\n", name.c_str(),
+                    operation, taken, bytes, operations, bytes / (taken * 1e6), operations / (taken * 1e9));
+    };
+    // Backward makes no product: it gathers what matched.
+    time("maxsim_forward", tensor, product, [&] { return table.maxsim_forward(stream(), &of); });
+    time("maxsim_backward", 2 * tensor, 0, [&] { return table.maxsim_backward(stream(), &of); });
+    time("maxsim", 3 * tensor, product, [&] {
+        uform_status_t const status = table.maxsim_forward(stream(), &of);
+        return status == uform_status_success_k ? table.maxsim_backward(stream(), &of) : status;
+    });
+    print_memory(name, "maxsim",
+                 gradient.bytes() + workspace.bytes() + places.bytes() + similarities.bytes() + coefficients.bytes());
+}
+
 /* ----------------------------------------------------------------------------------------------------- the exchange */
 
 /** Two replicas on one GPU, whose sums are of the encoder's gradients; timed by the host, waiting included. */
@@ -540,6 +584,7 @@ int main() {
     }
     for (std::uint32_t count : {16384u, 65536u})
         pairs(watch, count, 512);
+    maxsim(watch, 512, 32, 1024, 256, 128);
     synchronize();
     return 0;
 }

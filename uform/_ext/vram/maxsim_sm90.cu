@@ -150,7 +150,7 @@ __device__ __forceinline__ void go_through(problem const& p, memory_of_block<ste
         memory.full[at.stage].wait(at.parity);
         return memory.tiles[at.stage];
     };
-    // Each warp for itself: those of a group are not at the same place.
+    // Each warp for itself: those of a group run apart, and a stage must not be filled anew before all have come to it.
     auto const release = [&](unsigned stage) {
         if (threadIdx.x % warp_k == 0)
             memory.empty[stage].arrive(block_of_cluster());
