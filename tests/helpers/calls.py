@@ -102,17 +102,18 @@ class Call:
     def step(self, trainer: uform.Trainer, **keywords: Any) -> StepAnswer:
         """Runs the step; answers its statistics and the embeddings.
 
-        A run that only masks is given neither relations nor groups: it refuses them.
+        A run in which nothing scores pairs is given neither relations nor groups: it refuses them.
         """
-        masks = trainer.describe()["objective"] is uform.Objective.MASKED
+        run = trainer.describe()
+        scores = "contrastive" in run or "late_interaction" in run
         stats, arena = uform.TrainerStepStats(), uform.Arena.for_ram()
         answered = trainer.step(
             self.modalities,
             self.contents,
             bags=self.bags,
-            temperature_groups=None if masks else self.groups,
+            temperature_groups=self.groups if scores else None,
             sides=self.sides_for(trainer),
-            relations=None if masks else self.relations,
+            relations=self.relations if scores else None,
             choices=self.choices,
             choice_targets=self.choice_targets,
             arena=arena,
