@@ -18,7 +18,21 @@ using uform::vram::attention_scratch_floats;
 constexpr std::uint32_t width_k = 64;
 constexpr double scale_k = 0.125;
 
-uform::vram::stream const& on() { return uform::vram::stream::of(stream()); }
+uform::vram::stream& on() { return uform::vram::stream::of(stream()); }
+
+/** The class whose kernels run, for the checks' names. */
+std::string of_class() { return "class " + std::to_string(on().gpu_class) + " "; }
+
+/** Calls `body` for the GPU's own class and for Ampere's, whose kernels run on later GPUs as well. */
+template <typename body_at> void for_classes(body_at&& body) {
+    int const own = on().gpu_class;
+    body();
+    if (own == uform_gpu_class_ampere_k)
+        return;
+    on().gpu_class = uform_gpu_class_ampere_k;
+    body();
+    on().gpu_class = own;
+}
 
 bf16 from_bits(std::uint16_t bits) { return __nv_bfloat16_raw{bits}; }
 
@@ -147,25 +161,27 @@ bool ends_in_zeros(std::vector<bf16> const& values, attention_case const& of, st
 void check_case(std::string const& name, attention_case& one, std::vector<std::uint32_t> const& owned) {
     attention_outputs<double> const expected = naive<double>(one);
     attention_outputs<float> const rough = naive<float>(one);
-    for (std::uint32_t owned_columns : owned) {
-        std::string const label = name + ", owned " + std::to_string(owned_columns) + ": ";
-        one.run(owned_columns);
-        attention_outputs<float> const got = download(one);
-        check_close(label + "attended", got.attended, rough.attended, expected.attended);
-        check_close(label + "log_sums", got.log_sums, rough.log_sums, expected.log_sums);
-        char const* const parts[3] = {"queries", "keys", "values"};
-        for (std::size_t part = 0; part != 3; ++part)
-            check_close(label + parts[part], got.parts[part], rough.parts[part], expected.parts[part]);
-        std::vector<bf16> const attended = one.attended.download(), gradient = one.qkv_gradient.download();
-        check(label + "zeros past the count",
-              ends_in_zeros(attended, one, one.hidden) && ends_in_zeros(gradient, one, 3 * std::size_t(one.hidden)));
-        check(label + "guard zones", one.guarded());
-        std::vector<float> const log_sums = one.log_sums.download();
-        one.run(owned_columns);
-        check(label + "same bits again", same_bits(attended, one.attended.download()) &&
-                                             same_bits(gradient, one.qkv_gradient.download()) &&
-                                             same_bits(log_sums, one.log_sums.download()));
-    }
+    for_classes([&] {
+        for (std::uint32_t owned_columns : owned) {
+            std::string const label = of_class() + name + ", owned " + std::to_string(owned_columns) + ": ";
+            one.run(owned_columns);
+            attention_outputs<float> const got = download(one);
+            check_close(label + "attended", got.attended, rough.attended, expected.attended);
+            check_close(label + "log_sums", got.log_sums, rough.log_sums, expected.log_sums);
+            char const* const parts[3] = {"queries", "keys", "values"};
+            for (std::size_t part = 0; part != 3; ++part)
+                check_close(label + parts[part], got.parts[part], rough.parts[part], expected.parts[part]);
+            std::vector<bf16> const attended = one.attended.download(), gradient = one.qkv_gradient.download();
+            check(label + "zeros past the count", ends_in_zeros(attended, one, one.hidden) &&
+                                                      ends_in_zeros(gradient, one, 3 * std::size_t(one.hidden)));
+            check(label + "guard zones", one.guarded());
+            std::vector<float> const log_sums = one.log_sums.download();
+            one.run(owned_columns);
+            check(label + "same bits again", same_bits(attended, one.attended.download()) &&
+                                                 same_bits(gradient, one.qkv_gradient.download()) &&
+                                                 same_bits(log_sums, one.log_sums.download()));
+        }
+    });
 }
 
 void check_case(std::string const& name, std::vector<std::uint32_t> const& lengths, std::uint32_t heads,
@@ -211,7 +227,8 @@ void check_leaks(std::vector<std::uint32_t> const& lengths, std::size_t loud, st
             for (std::size_t head = 0; head != one.heads; ++head)
                 same &= quiet.log_sums[head * one.count + row] == shouted.log_sums[head * one.count + row];
         }
-    check("no leak from segment " + std::to_string(loud) + ", owned " + std::to_string(owned_columns), same);
+    check(of_class() + "no leak from segment " + std::to_string(loud) + ", owned " + std::to_string(owned_columns),
+          same);
 }
 
 /** What one column of a segment answers as a query and as a key: attended, log_sums, and three gradients. */
@@ -295,7 +312,7 @@ void check_longest(std::uint32_t length) {
     }
     char const* const names[5] = {"attended", "log_sums", "queries", "keys", "values"};
     for (std::size_t i = 0; i != 5; ++i)
-        check_close("one of " + std::to_string(length) + ": " + names[i], got.parts[i], rough.parts[i],
+        check_close(of_class() + "one of " + std::to_string(length) + ": " + names[i], got.parts[i], rough.parts[i],
                     expected.parts[i]);
 }
 
@@ -323,7 +340,7 @@ void check_all(bool with_longest) {
     check_turned();
     for (std::uint32_t owned : {128u, 4096u})
         for (std::size_t loud : {0u, 1u, 3u, 5u})
-            check_leaks({40, 7, 300, 129, 64, 20, 50}, loud, owned);
+            for_classes([&] { check_leaks({40, 7, 300, 129, 64, 20, 50}, loud, owned); });
     if (with_longest)
         check_longest(65'535);
 }
@@ -370,6 +387,9 @@ void time_lengths(stopwatch& watch, std::string const& name, std::vector<std::ui
         watch.operations("attention_backward " + name + ", owned " + std::to_string(problem.owned_columns), 5 * product,
                          [&] { uform::vram::launch_attention_backward(on(), problem); });
     }
+    problem.turn_back = true;
+    watch.operations("attention_backward " + name + ", turned back", 5 * product,
+                     [&] { uform::vram::launch_attention_backward(on(), problem); });
 }
 
 void bench() {

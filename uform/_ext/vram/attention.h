@@ -57,7 +57,10 @@ void launch_attention_backward(stream const& on, attention_problem const& proble
 
 namespace sm90 {
 
-/** The same by Hopper's own instructions. Backward leaves nothing in scratch memory but a value a row and head. */
+/**
+ *  The same by Hopper's own instructions. Backward needs no more of its scratch memory than turns of all columns and a
+ *  value a row and head, and does not read `owned_columns`.
+ */
 void launch_attention_forward(stream const& on, attention_problem const& problem);
 void launch_attention_backward(stream const& on, attention_problem const& problem);
 

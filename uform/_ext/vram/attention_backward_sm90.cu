@@ -3,9 +3,8 @@
  *  meet them, and then those of its 64 queries over all keys: scores are made twice, which costs two products of seven,
  *  but nothing is summed outside of registers, and no group waits for another's results.
  */
-#include "vram/attention_sm90.cuh"
+#include "vram/attention_rows_sm90.cuh"
 #include "vram/launch.cuh"
-#include "vram/rotary.h"
 #include "vram/tensor_map.h"
 
 namespace uform::vram::sm90 {
@@ -15,9 +14,6 @@ namespace {
 constexpr unsigned slice_k = 32;          // queries whose scores a group holds at a time beside the sums of its keys
 constexpr unsigned chunk_k = 16;          // passing boxes of which the rows' values are there at a time
 constexpr unsigned longest_alone_k = 256; // of longer segments, `along` is computed once, by a kernel of its own
-
-/** What a query has of its own: its sum to base 2, and what it gives to its own normalisation. */
-using query_values = float2;
 
 struct backward_memory {
     boxes_of<own_boxes_k> queries, keys, values, gradients;
@@ -35,19 +31,15 @@ __device__ __forceinline__ unsigned rows_of(unsigned visit) {
     return (visit < own_boxes_k ? visit : own_boxes_k + (visit - own_boxes_k) % chunk_k) * box_k;
 }
 
-/** The boxes of one visit, as products find them. */
-struct visited_boxes {
-    std::uint64_t first, second; // queries and gradients, or keys and values
-};
-
 struct key_gradients {
     float keys[1][8][4];
     float values[1][8][4];
 };
 
-/** Adds what 32 queries, and the gradients of what they attended, give to the group's keys and values.
- *  @param queries Half of the visited boxes. @param masked Whether some queries are not of all the warp's keys'
- * segment.
+/**
+ *  Adds what 32 queries, and the gradients of what they attended, give to the group's keys and values.
+ *  @param queries Half of the visited boxes.
+ *  @param masked Whether some queries are not of all the warp's keys' segment.
  */
 __device__ __forceinline__ void differentiate_keys(key_gradients& sums, std::uint64_t keys, std::uint64_t values,
                                                    visited_boxes queries, query_values const* rows,
@@ -58,12 +50,15 @@ __device__ __forceinline__ void differentiate_keys(key_gradients& sums, std::uin
     products_begin();
     multiply_rows(weights, keys, queries.first);
     multiply_rows(deltas, values, queries.second);
+    float4 pairs[slice_k / 8]; // of this thread's two queries of every eight
+#pragma unroll
+    for (unsigned block = 0; block != slice_k / 8; ++block)
+        pairs[block] = *reinterpret_cast<float4 const*>(rows + block * 8 + threadIdx.x % 4 * 2);
     products_wait<0>();
     fence_sums(weights), fence_sums(deltas);
 #pragma unroll
     for (unsigned block = 0; block != slice_k / 8; ++block) {
-        // of this thread's two queries
-        float4 const pair = *reinterpret_cast<float4 const*>(rows + block * 8 + threadIdx.x % 4 * 2);
+        float4 const pair = pairs[block];
 #pragma unroll
         for (unsigned i = 0; i != 4; ++i) {
             float const weight = power_of_2(fmaf(weights[block][i], scores_to_base_2_k, i % 2 ? -pair.z : -pair.x));
@@ -111,89 +106,28 @@ __device__ __forceinline__ void differentiate_queries(float (&sums)[8][4], std::
     fence_sums(sums);
 }
 
-/**
- *  Writes what `rows_count` queries have of their own, a multiple of 64; `along` is read where it is known, else
- * computed.
- *  @param column_of Answers the column of one of them. Of those past the count, the rows are of no use.
- */
-template <typename column_at>
-__device__ __forceinline__ void fill_rows(query_values* rows, unsigned rows_count, attention_problem const& problem,
-                                          unsigned head, bool known, column_at&& column_of) {
-    float const* const log_sums = problem.log_sums + std::size_t(head) * problem.columns.capacity;
-    unsigned const last = problem.columns.active - 1;
-    if (known) {
-        float const* const along = along_of(problem, head);
-        for (unsigned row = threadIdx.x; row < rows_count; row += block_threads_k) {
-            unsigned const column = min(column_of(row), last);
-            rows[row] = make_float2(log_sums[column] * base_2_k, along[column]);
-        }
-        return;
+/** A block of threads for 128 columns and a head. */
+struct backward_block {
+    attention_problem const& problem;
+    backward_memory& memory;
+    unsigned head, first, count;
+    bool along_known; // whether scratch memory holds `along`
+    box_column queries_at, keys_at, values_at, gradients_at;
+    box_visits visits;
+    row_segments segments;
+
+    __device__ __forceinline__ unsigned hidden() const { return problem.heads * head_width_k; }
+    /** Where a gradient of a row of the thread's warp goes, null past the count. @param part 0: queries, 1: keys, 2:
+     * values. */
+    __device__ __forceinline__ __nv_bfloat16* gradient_of(unsigned part, unsigned row) const {
+        unsigned const at = first + warp_row() + row;
+        return at < count
+                   ? problem.qkv_gradient + head * head_width_k + at * (3 * std::size_t(hidden())) + part * hidden()
+                   : nullptr;
     }
-    constexpr unsigned rows_at_once = block_threads_k / 8, passes = 4;
-    for (unsigned begin = threadIdx.x / 8; begin < rows_count; begin += passes * rows_at_once) {
-        row_eighth eighths[passes];
-        float sums[passes];
-#pragma unroll
-        for (unsigned pass = 0; pass != passes; ++pass) {
-            unsigned const column = min(column_of(min(begin + pass * rows_at_once, rows_count - 1)), last);
-            eighths[pass] = row_eighth::load(problem, head, column);
-            sums[pass] = log_sums[column];
-        }
-#pragma unroll
-        for (unsigned pass = 0; pass != passes; ++pass) {
-            unsigned const row = begin + pass * rows_at_once;
-            float const along = eighths[pass].along();
-            if (threadIdx.x % 8 == 0 && row < rows_count)
-                rows[row] = make_float2(sums[pass] * base_2_k, along);
-        }
-    }
-}
 
-/** Turns that are written ahead lie where other kernels keep sums of the queries' gradients. */
-__host__ __device__ __half2* turns_of(attention_problem const& problem) {
-    return reinterpret_cast<__half2*>(problem.scratch);
-}
-
-/** Scales the gradients of a thread's two queries, or keys, and turns them back. @param first Column of its warp. */
-__device__ __forceinline__ void scale_back(attention_problem const& problem, float (&sums)[8][4], unsigned first,
-                                           unsigned count) {
-#pragma unroll
-    for (unsigned half = 0; half != 2; ++half) {
-        unsigned const lane = threadIdx.x % warp_k, column = min(first + half * 8 + lane / 4, count - 1);
-        __half2 const* const turns = turns_of(problem) + std::size_t(column) * rotary_pairs_k + lane % 4 * 2;
-#pragma unroll
-        for (unsigned block = 0; block != 4; ++block) {
-            float (&low)[4] = sums[block], (&high)[4] = sums[block + 4];
-            uint2 pairs = make_uint2(0, 0);
-            if (problem.turn_back)
-                pairs = *reinterpret_cast<uint2 const*>(turns + block * 8);
-#pragma unroll
-            for (unsigned i = half * 2; i != half * 2 + 2; ++i) {
-                unsigned const word = i % 2 ? pairs.y : pairs.x;
-                float2 const turn = problem.turn_back ? __half22float2(reinterpret_cast<__half2 const&>(word))
-                                                      : make_float2(score_scale_k, 0.f);
-                float const turned = low[i] * turn.x + high[i] * turn.y;
-                high[i] = high[i] * turn.x - low[i] * turn.y;
-                low[i] = turned;
-            }
-        }
-    }
-}
-
-/** A block for 128 columns and a head. @param along_known Whether scratch memory holds `along`. */
-__global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
-    attention_backward_kernel(attention_problem const problem, bool along_known,
-                              __grid_constant__ CUtensorMap const qkv, __grid_constant__ CUtensorMap const gradient) {
-    extern __shared__ __align__(1024) std::byte shared[];
-    backward_memory& memory = *reinterpret_cast<backward_memory*>(shared);
-    unsigned const head = blockIdx.x, first = blockIdx.y * attention_block_k, hidden = problem.heads * head_width_k;
-    unsigned const thread = threadIdx.x, lane = thread % warp_k, offset = head * head_width_k;
-    std::size_t const stride = 3 * std::size_t(hidden);
-    __nv_bfloat16* const qkv_gradient = problem.qkv_gradient + offset;
-
-    box_column const queries_at{&qkv, offset}, keys_at{&qkv, hidden + offset}, values_at{&qkv, 2 * hidden + offset},
-        gradients_at{&gradient, offset};
-    if (thread == 0) {
+    /** By one thread. */
+    __device__ __forceinline__ void copy_own() const {
         memory.own.init(1);
         memory.passing.init();
         hopper::barriers_are_ready();
@@ -207,66 +141,75 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
             copy_box(memory.gradients[box], gradients_at, row, memory.own);
         }
     }
-    unsigned const segment = segment_of_thread(problem.columns, first), count = problem.columns.counts[0];
-    fill_rows(memory.rows, attention_block_k, problem, head, along_known, [&](unsigned row) { return first + row; });
-    find_segments(memory.segments, problem.columns, first, count, segment);
-    __syncthreads();
-    for (unsigned part = 0; part != 3; ++part)
-        clear_rows(qkv_gradient + part * hidden, stride, max(first, count),
-                   min(first + attention_block_k, problem.columns.active));
-    if (first >= count)
-        return memory.own.wait(0); // no block leaves while something is copied into it
-
-    box_visits const visits = visits_of(memory.segments, first);
-    row_segments const segments = segments_of_rows(memory.segments);
-    auto const copy_step = [&](unsigned step) {
+    /** By one thread: steps are visits of passing boxes, first those of queries and then those of keys. */
+    __device__ __forceinline__ void copy_step(unsigned step) const {
         if (step < visits.passing())
             memory.passing.copy(step, queries_at, gradients_at, visits.column(own_boxes_k + step));
         else
             memory.passing.copy(step, keys_at, values_at, visits.column(own_boxes_k + step - visits.passing()));
-    };
-    auto const release = [&](unsigned step) {
+    }
+    __device__ __forceinline__ void release(unsigned step) const {
         if (memory.passing.release(step) && step + stages_k < 2 * visits.passing())
             copy_step(step + stages_k);
-    };
-    auto const fill_chunk = [&](unsigned visit) {
-        fill_rows(memory.rows + rows_of(visit), min(chunk_k, visits.count - visit) * box_k, problem, head, along_known,
-                  [&](unsigned row) { return visits.column(visit + row / box_k) + row % box_k; });
-    };
-    if (visits.passing() != 0) {
-        if (thread == 0)
-            for (unsigned step = 0; step != stages_k; ++step) // there are two steps at least
-                copy_step(step);
-        fill_chunk(own_boxes_k);
     }
-    memory.own.wait(0);
-    if (first + attention_block_k > count) {
-#pragma unroll
-        for (unsigned box = 0; box != own_boxes_k; ++box)
-            for (std::byte* one : {memory.keys[box], memory.queries[box], memory.values[box], memory.gradients[box]})
-                clear_slack(one, first + box * box_k, count, thread, block_threads_k);
-        hopper::show_to_products();
-    }
-    __syncthreads();
-
-    unsigned const group = group_place();
-    std::uint64_t const queries = operand_of(memory.queries[group]), keys = operand_of(memory.keys[group]),
-                        values = operand_of(memory.values[group]), gradients = operand_of(memory.gradients[group]);
     /** Waits for a passing step's boxes, of use or not: a barrier tells its phase from the one before alone. */
-    auto const wait = [&](unsigned step, unsigned column) {
+    __device__ __forceinline__ void wait(unsigned step, unsigned column) const {
         memory.passing.wait(step);
         if (column + box_k > count)
             memory.passing.clear(step, column, count);
-    };
-    auto const boxes_at = [&](bool passing, unsigned step, std::byte* first, std::byte* second) {
-        auto& stage = memory.passing.stages[step % stages_k];
-        return visited_boxes{operand_of(passing ? stage[0] : first), operand_of(passing ? stage[1] : second)};
-    };
+    }
+    /** Waits for the block's own boxes, and clears what lies past the count. A barrier of the block must come before.
+     */
+    __device__ __forceinline__ void wait_own() const {
+        memory.own.wait(0);
+        if (first + attention_block_k <= count)
+            return;
+#pragma unroll
+        for (unsigned box = 0; box != own_boxes_k; ++box)
+            for (std::byte* one : {memory.keys[box], memory.queries[box], memory.values[box], memory.gradients[box]})
+                clear_slack(one, first + box * box_k, count, threadIdx.x, block_threads_k);
+        hopper::show_to_products();
+        __syncthreads();
+    }
+    __device__ __forceinline__ void fill_chunk(unsigned visit) const {
+        fill_rows(memory.rows + rows_of(visit), min(chunk_k, visits.count - visit) * box_k, problem, head, along_known,
+                  [&](unsigned row) { return visits.column(visit + row / box_k) + row % box_k; });
+    }
+    /** Finds the segments and fills the rows of the block's own columns, and of the first chunk of passing ones. */
+    __device__ __forceinline__ void fill(row_batch const& own_rows, unsigned own_segment) const {
+        // As many rows as a batch has are on their way while those of the block's own columns arrive.
+        unsigned const chunk_rows = min(chunk_k, visits.passing()) * box_k;
+        auto const column_of = [&](unsigned row) { return visits.column(own_boxes_k + row / box_k) + row % box_k; };
+        row_batch passing_rows;
+        if (!along_known && chunk_rows != 0)
+            passing_rows.load(problem, head, [&](unsigned row) { return column_of(min(row, chunk_rows - 1)); });
+        find_segments(memory.segments, problem.columns, first, count, own_segment);
+        query_values* const chunk = memory.rows + attention_block_k;
+        unsigned rows_there = 0;
+        if (along_known) {
+            fill_rows(memory.rows, attention_block_k, problem, head, along_known,
+                      [&](unsigned row) { return first + row; });
+        } else {
+            own_rows.store(memory.rows, attention_block_k);
+            if (chunk_rows != 0)
+                passing_rows.store(chunk, chunk_rows);
+            rows_there = min(chunk_rows, row_batch::rows_k);
+        }
+        fill_rows(chunk + rows_there, chunk_rows - rows_there, problem, head, along_known,
+                  [&](unsigned row) { return column_of(rows_there + row); });
+    }
+    __device__ __forceinline__ visited_boxes boxes_at(bool passing, unsigned step, std::byte const* first_own,
+                                                      std::byte const* second_own) const {
+        auto const& stage = memory.passing.boxes_at(step);
+        return {operand_of(passing ? stage[0] : first_own), operand_of(passing ? stage[1] : second_own)};
+    }
 
-    {
-        key_gradients sums = {};
+    /** Sums the gradients of the group's keys and values over all visits. */
+    __device__ __forceinline__ void take_keys(key_gradients& sums) const {
+        std::uint64_t const keys = operand_of(memory.keys[group_place()]),
+                            values = operand_of(memory.values[group_place()]);
         for (unsigned visit = 0; visit != visits.count; ++visit) {
-            unsigned const column = visits.column(visit), step = visit - own_boxes_k;
+            unsigned const column = visits.column(visit), step = visit - own_boxes_k, own = visit % own_boxes_k;
             bool const passing = visit >= own_boxes_k;
             if (passing && step != 0 && step % chunk_k == 0) {
                 __syncthreads(); // no warp reads the chunk before any more
@@ -276,8 +219,7 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
             if (passing)
                 wait(step, column);
             if (segments.group.touches(column, box_k)) {
-                visited_boxes const boxes =
-                    boxes_at(passing, step, memory.queries[visit % own_boxes_k], memory.gradients[visit % own_boxes_k]);
+                visited_boxes const boxes = boxes_at(passing, step, memory.queries[own], memory.gradients[own]);
                 query_values const* rows = memory.rows + rows_of(visit);
 #pragma unroll
                 for (unsigned slice = 0; slice != box_k; slice += slice_k)
@@ -292,39 +234,86 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
             if (passing)
                 release(step);
         }
-        auto const row_of = [&](unsigned row) -> __nv_bfloat16* {
-            unsigned const at = first + warp_row() + row;
-            return at < count ? qkv_gradient + at * stride + hidden : nullptr;
-        };
-        scale_back(problem, sums.keys[0], first + warp_row(), count);
-        store_sums(sums.keys, 1.f, row_of);
-        store_sums(sums.values, 1.f, [&](unsigned row) -> __nv_bfloat16* {
-            __nv_bfloat16* const to = row_of(row);
-            return to ? to + hidden : nullptr;
-        });
     }
-    {
-        float sums[1][8][4] = {};
-        query_values const rows[2] = {memory.rows[warp_row() + lane / 4], memory.rows[warp_row() + lane / 4 + 8]};
+    /** Sums the gradients of the group's queries over all visits. */
+    __device__ __forceinline__ void take_queries(float (&sums)[8][4]) const {
+        std::uint64_t const queries = operand_of(memory.queries[group_place()]),
+                            gradients = operand_of(memory.gradients[group_place()]);
+        query_values const* const row = memory.rows + warp_row() + threadIdx.x % warp_k / 4;
+        query_values const rows[2] = {row[0], row[8]};
         for (unsigned visit = 0; visit != visits.count; ++visit) {
             unsigned const column = visits.column(visit), step = visits.passing() + visit - own_boxes_k;
+            unsigned const own = visit % own_boxes_k;
             bool const passing = visit >= own_boxes_k;
             if (passing)
                 wait(step, column);
-            if (segments.group.touches(column, box_k)) {
-                visited_boxes const boxes =
-                    boxes_at(passing, step, memory.keys[visit % own_boxes_k], memory.values[visit % own_boxes_k]);
-                differentiate_queries(sums[0], queries, gradients, boxes, rows, segments,
+            if (segments.group.touches(column, box_k))
+                differentiate_queries(sums, queries, gradients,
+                                      boxes_at(passing, step, memory.keys[own], memory.values[own]), rows, segments,
                                       !segments.warp.covers(column, box_k), column);
-            }
             if (passing)
                 release(step);
         }
-        scale_back(problem, sums[0], first + warp_row(), count);
-        store_sums(sums, 1.f, [&](unsigned row) -> __nv_bfloat16* {
-            unsigned const at = first + warp_row() + row;
-            return at < count ? qkv_gradient + at * stride : nullptr;
-        });
+    }
+};
+
+/** A block for 128 columns and a head. @param along_known Whether scratch memory holds `along`. */
+__global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
+    attention_backward_kernel(attention_problem const problem, bool along_known,
+                              __grid_constant__ CUtensorMap const qkv, __grid_constant__ CUtensorMap const gradient) {
+    extern __shared__ __align__(1024) std::byte shared[];
+    unsigned const head = blockIdx.x, first = blockIdx.y * attention_block_k, offset = head * head_width_k;
+    unsigned const hidden = problem.heads * head_width_k, count = problem.columns.counts[0];
+    backward_block block{problem,
+                         *reinterpret_cast<backward_memory*>(shared),
+                         head,
+                         first,
+                         count,
+                         along_known,
+                         {&qkv, offset},
+                         {&qkv, hidden + offset},
+                         {&qkv, 2 * hidden + offset},
+                         {&gradient, offset},
+                         {},
+                         {}};
+    block_segments const found = block_segments::load(problem.columns, first);
+    row_batch own_rows;
+    static_assert(row_batch::rows_k == attention_block_k);
+    if (!along_known)
+        own_rows.load(problem, head, [&](unsigned row) { return first + row; });
+    if (threadIdx.x == copying_thread_k)
+        block.copy_own();
+    for (unsigned part = 0; part != 3; ++part)
+        clear_rows(problem.qkv_gradient + offset + part * hidden, 3 * std::size_t(hidden), max(first, count),
+                   min(first + attention_block_k, problem.columns.active));
+    if (first >= count) {
+        __syncthreads();                 // the barrier is one
+        return block.memory.own.wait(0); // no block leaves while something is copied into it
+    }
+
+    block.visits = visits_of(found.hull(problem.columns, first, count), first);
+    if (threadIdx.x == copying_thread_k && block.visits.passing() != 0)
+        for (unsigned step = 0; step != stages_k; ++step) // there are two steps at least
+            block.copy_step(step);
+    block.fill(own_rows, found.own);
+    __syncthreads();
+    block.wait_own();
+    block.segments = segments_of_rows(block.memory.segments);
+
+    row_turns turns;
+    {
+        key_gradients sums = {};
+        block.take_keys(sums);
+        turns = row_turns::load(problem, first + warp_row(), count);
+        store_sums(sums.values, 1.f, [&](unsigned row) { return block.gradient_of(2, row); });
+        turns.apply(sums.keys[0]);
+        store_sums(sums.keys, 1.f, [&](unsigned row) { return block.gradient_of(1, row); });
+    }
+    {
+        float sums[1][8][4] = {};
+        block.take_queries(sums[0]);
+        turns.apply(sums[0]);
+        store_sums(sums, 1.f, [&](unsigned row) { return block.gradient_of(0, row); });
     }
 }
 

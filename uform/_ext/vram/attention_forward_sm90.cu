@@ -103,7 +103,9 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
     unsigned const head = blockIdx.x, first = blockIdx.y * attention_block_k, hidden = problem.heads * head_width_k;
     unsigned const offset = head * head_width_k;
     box_column const queries_at{&qkv, offset}, keys_at{&qkv, hidden + offset}, values_at{&qkv, 2 * hidden + offset};
-    if (threadIdx.x == 0) {
+    unsigned const count = problem.columns.counts[0];
+    block_segments const found = block_segments::load(problem.columns, first);
+    if (threadIdx.x == copying_thread_k) {
         memory.own.init(1);
         memory.passing.init();
         barriers_are_ready();
@@ -116,8 +118,7 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
             copy_box(memory.values[box], values_at, row, memory.own);
         }
     }
-    unsigned const segment = segment_of_thread(problem.columns, first), count = problem.columns.counts[0];
-    find_segments(memory.segments, problem.columns, first, count, segment);
+    find_segments(memory.segments, problem.columns, first, count, found.own);
     __syncthreads();
     if (first >= count) {
         memory.own.wait(0); // no block leaves while something is copied into it
@@ -125,12 +126,13 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
                           min(first + attention_block_k, problem.columns.active));
     }
 
-    box_visits const visits = visits_of(memory.segments, first);
+    // By `found.hull` it would be no sooner: nothing else is on its way meanwhile.
+    box_visits const visits = visits_of(hull_of(memory.segments, 0, attention_block_k / warp_k), first);
     row_segments const segments = segments_of_rows(memory.segments);
     auto const copy_step = [&](unsigned step) {
         memory.passing.copy(step, keys_at, values_at, visits.column(own_boxes_k + step));
     };
-    if (threadIdx.x == 0)
+    if (threadIdx.x == copying_thread_k)
         for (unsigned step = 0; step != min(stages_k, visits.passing()); ++step)
             copy_step(step);
     memory.own.wait(0);
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
                 memory.passing.clear(step, column, count);
         }
         if (segments.group.touches(column, box_k)) {
-            auto& stage = memory.passing.stages[step % stages_k];
+            auto& stage = memory.passing.boxes_at(step);
             unsigned const own = visit % own_boxes_k;
             std::uint64_t const keys = operand_of(passing ? stage[0] : memory.keys[own]),
                                 values = operand_of(passing ? stage[1] : memory.values[own]);

@@ -1,7 +1,7 @@
 /**
  *  What attention's kernels of Hopper share. A block of threads takes 128 columns of a head, each of its two groups of
  *  warps 64 of them, a box. It visits the boxes of columns that its columns' segments reach: its own two stay in shared
- *  memory, the others pass by in pairs, two pairs at a time. A group's sums of 64 rows lie in its warps, 16 rows each,
+ *  memory, the others pass by in pairs, two at a time. A group's sums of 64 rows lie in its warps, 16 rows each,
  *  as `attention_tile.cuh` says.
  */
 #pragma once
@@ -17,8 +17,12 @@ using hopper::box_k;
 inline constexpr unsigned groups_k = attention_block_k / box_k;
 inline constexpr unsigned block_threads_k = groups_k * hopper::group_k;
 inline constexpr unsigned block_warps_k = block_threads_k / warp_k;
+/** The thread that begins the first copies, of a warp that looks up no segments. */
+inline constexpr unsigned copying_thread_k = attention_block_k;
 inline constexpr unsigned own_boxes_k = groups_k;
+/** Pairs of passing boxes that are there at a time. */
 inline constexpr unsigned stages_k = 2;
+static_assert(copying_thread_k < block_threads_k);
 inline constexpr unsigned blocks_per_multiprocessor_k = 2;
 /** Bytes from one product's part of a box to the next one's: along a row, and 16 rows further. */
 inline constexpr unsigned along_row_k = hopper::depth_step_k<hopper::Major::K>;
@@ -100,12 +104,6 @@ __device__ __forceinline__ void find_segments(segment_memory& memory, uform_colu
         memory.hulls[threadIdx.x / warp_k] = make_uint2(warp.begin, warp.end);
 }
 
-/** The segment of the thread's column, which means something where that is one of the count. */
-__device__ __forceinline__ unsigned segment_of_thread(uform_columns_t const& columns, unsigned first) {
-    unsigned const column = first + threadIdx.x;
-    return threadIdx.x < attention_block_k && column < columns.active ? columns.segment_of[column] : 0;
-}
-
 __device__ __forceinline__ column_range hull_of(segment_memory const& memory, unsigned first_warp, unsigned past_warp) {
     column_range hull{0xFFFFFFFFu, 0};
 #pragma unroll
@@ -124,8 +122,26 @@ __device__ __forceinline__ row_segments segments_of_rows(segment_memory const& m
     return rows;
 }
 
-__device__ __forceinline__ box_visits visits_of(segment_memory const& memory, unsigned first) {
-    column_range const hull = hull_of(memory, 0, attention_block_k / warp_k);
+/** The segments of a column, as numbers that mean something where the column is one of the count. */
+struct block_segments {
+    unsigned first, last, own; // of the block's first column, of its last one, and of the thread's
+
+    static __device__ __forceinline__ block_segments load(uform_columns_t const& columns, unsigned first) {
+        auto const segment_of = [&](unsigned column) { return columns.segment_of[min(column, columns.active - 1)]; };
+        return {segment_of(first), segment_of(first + attention_block_k - 1),
+                segment_of(first + threadIdx.x % attention_block_k)};
+    }
+    /** The columns of all segments that the block's columns belong to, of which the first is one of the count. */
+    __device__ __forceinline__ column_range hull(uform_columns_t const& columns, unsigned block_first,
+                                                 unsigned count) const {
+        unsigned end = count;
+        if (block_first + attention_block_k <= count)
+            end = columns.segments[last].first + columns.segments[last].columns;
+        return {columns.segments[first].first, end};
+    }
+};
+
+__device__ __forceinline__ box_visits visits_of(column_range hull, unsigned first) {
     unsigned const before = (first - hull.begin + box_k - 1) / box_k, past = first + attention_block_k;
     return {first, before, before + own_boxes_k + (hull.end > past ? (hull.end - past + box_k - 1) / box_k : 0)};
 }
@@ -154,6 +170,8 @@ struct passing_memory {
     boxes_of<2> stages[stages_k];
     hopper::barrier full[stages_k];
     unsigned readings[stages_k]; // by warps, since the kernel began
+
+    __device__ __forceinline__ boxes_of<2>& boxes_at(unsigned step) { return stages[step % stages_k]; }
 
     /** By one thread, before any copy begins. */
     __device__ __forceinline__ void init() {
@@ -193,6 +211,11 @@ struct passing_memory {
 /** How products find a box, of either order: where a box is as wide as an operand, what tells them apart is not read.
  */
 __device__ __forceinline__ std::uint64_t operand_of(std::byte const* box) { return hopper::by_rows(shared_place(box)); }
+
+/** The two boxes of a visit, as products find them. */
+struct visited_boxes {
+    std::uint64_t first, second; // queries and gradients, or keys and values
+};
 
 /** Begins sums [64, rows of b] = a b^T over 64 columns. @param b A box, or half of one. */
 template <unsigned blocks_ak>

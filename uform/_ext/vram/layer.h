@@ -35,7 +35,7 @@ struct layer_saved {
 
 /**
  *  Rows [count, active) of every part that a product over all active rows reads are zero: whoever writes the part
- *  writes them.
+ *  writes them. Attention's backward leaves the gradient of qkv as it was before queries and keys turned.
  */
 struct layer_workspace {
     __nv_bfloat16* normed;    // [columns, hidden] a norm's output

@@ -61,6 +61,40 @@ __device__ __forceinline__ turn turn_at(float position, pair_step step) {
     return result;
 }
 
+/** Copies the scheme into shared memory, by the whole block: the constant bank would answer one lane at a time. */
+__device__ __forceinline__ rotary_scheme const& share(rotary_scheme const& scheme) {
+    static_assert(sizeof(rotary_scheme) % sizeof(std::uint32_t) == 0);
+    __shared__ rotary_scheme shared;
+    for (unsigned i = threadIdx.x; i < sizeof(rotary_scheme) / sizeof(std::uint32_t); i += warps_k * warp_k) {
+        std::uint32_t word;
+        asm volatile("ld.u32 %0, [%1];" : "=r"(word) : "l"(reinterpret_cast<std::uint32_t const*>(&scheme) + i));
+        reinterpret_cast<std::uint32_t*>(&shared)[i] = word;
+    }
+    __syncthreads();
+    return shared;
+}
+
+/** A pair's steps and axes, by the number of axes: a lane looks them up once. */
+struct lane_steps {
+    pair_step steps[UFORM_AXES];
+    unsigned axes[UFORM_AXES];
+
+    __device__ __forceinline__ lane_steps(rotary_scheme const& scheme, unsigned pair) {
+#pragma unroll
+        for (unsigned count = 0; count != UFORM_AXES; ++count) {
+            steps[count] = scheme.steps[count][pair];
+            axes[count] = scheme.axes[count][pair];
+        }
+    }
+    /** The pair's turn at a column. */
+    __device__ __forceinline__ turn turn_of(uform_columns_t const& columns, std::uint32_t column) const {
+        unsigned const count = columns.segments[columns.segment_of[column]].axes;
+        pair_step const step = count == 1 ? steps[0] : count == 2 ? steps[1] : steps[2];
+        unsigned const axis = count == 1 ? axes[0] : count == 2 ? axes[1] : axes[2];
+        return turn_at(columns.positions[std::size_t(column) * UFORM_AXES + axis], step);
+    }
+};
+
 /**
  *  A warp a column: its lanes compute a pair's turn each. Four lanes then turn a head, eight pairs each, so that eight
  *  heads turn at once.
@@ -70,21 +104,11 @@ __global__ void __launch_bounds__(warps_k* warp_k)
     rotate(uform_columns_t columns, std::uint32_t heads, __nv_bfloat16* __restrict__ qkv,
            __grid_constant__ rotary_scheme const scheme) {
     unsigned const lane = threadIdx.x % warp_k, part = lane % 4;
-    pair_step steps[UFORM_AXES];
-    unsigned axis_of[UFORM_AXES];
-#pragma unroll
-    for (unsigned axes = 0; axes != UFORM_AXES; ++axes) {
-        steps[axes] = scheme.steps[axes][lane];
-        axis_of[axes] = scheme.axes[axes][lane];
-    }
+    lane_steps const steps(share(scheme), lane);
     std::uint32_t const count = min(columns.counts[0], columns.active);
     for (std::uint32_t column = blockIdx.x * warps_k + threadIdx.x / warp_k; column < count;
          column += gridDim.x * warps_k) {
-        unsigned const axes = columns.segments[columns.segment_of[column]].axes;
-        pair_step const step = axes == 1 ? steps[0] : axes == 2 ? steps[1] : steps[2];
-        unsigned const axis = axes == 1 ? axis_of[0] : axes == 2 ? axis_of[1] : axis_of[2];
-        float const position = columns.positions[std::size_t(column) * UFORM_AXES + axis];
-        turn own = turn_at(position, step);
+        turn own = steps.turn_of(columns, column);
         if constexpr (direction_ak == rotary_direction::backward)
             own.sine = -own.sine;
         floatx8 cosines, sines;
@@ -110,19 +134,22 @@ __global__ void __launch_bounds__(warps_k* warp_k)
     }
 }
 
-constexpr unsigned turns_threads_k = 256;
-
 /** A warp a column, a lane a pair. */
-__global__ void __launch_bounds__(turns_threads_k)
+__global__ void __launch_bounds__(warps_k* warp_k)
     write_turns(uform_columns_t columns, float factor, __half2* __restrict__ turns,
                 __grid_constant__ rotary_scheme const scheme) {
-    unsigned const column = (blockIdx.x * turns_threads_k + threadIdx.x) / warp_k, pair = threadIdx.x % warp_k;
-    if (column >= min(columns.counts[0], columns.active))
-        return;
-    unsigned const axes = columns.segments[columns.segment_of[column]].axes - 1;
-    float const position = columns.positions[std::size_t(column) * UFORM_AXES + scheme.axes[axes][pair]];
-    turn const own = turn_at(position, scheme.steps[axes][pair]);
-    turns[std::size_t(column) * pairs_k + pair] = __floats2half2_rn(own.cosine * factor, own.sine * factor);
+    unsigned const pair = threadIdx.x % warp_k;
+    lane_steps const steps(share(scheme), pair);
+    std::uint32_t const count = min(columns.counts[0], columns.active), stride = gridDim.x * warps_k;
+    constexpr unsigned at_once = 4; // columns whose look-ups are on their way
+    for (std::uint32_t first = blockIdx.x * warps_k + threadIdx.x / warp_k; first < count; first += at_once * stride)
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i) {
+            std::uint32_t const column = first + i * stride;
+            turn const own = steps.turn_of(columns, min(column, count - 1));
+            if (column < count)
+                turns[std::size_t(column) * pairs_k + pair] = __floats2half2_rn(own.cosine * factor, own.sine * factor);
+        }
 }
 
 rotary_scheme const& scheme_of_all() {
@@ -130,21 +157,24 @@ rotary_scheme const& scheme_of_all() {
     return scheme;
 }
 
+/** A few columns a warp, so that a lane looks its steps up once for them. */
+unsigned blocks_of(stream const& stream, uform_columns_t const& columns) {
+    unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
+    return std::min(most, blocks_for(columns.active, warps_k));
+}
+
 } // namespace
 
 void launch_rotary_turns(stream const& stream, uform_columns_t const& columns, float factor, __half2* turns) {
-    launch(stream, write_turns, blocks_for(std::size_t(columns.active) * pairs_k, turns_threads_k), turns_threads_k, 0,
-           columns, factor, turns, scheme_of_all());
+    launch(stream, write_turns, blocks_of(stream, columns), warps_k * warp_k, 0, columns, factor, turns,
+           scheme_of_all());
 }
 
 void launch_rotary(stream const& stream, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
                    rotary_direction direction) {
     auto const kernel =
         direction == rotary_direction::forward ? rotate<rotary_direction::forward> : rotate<rotary_direction::backward>;
-    // A few columns a warp, so that a lane looks its steps up once for them.
-    unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
-    unsigned const blocks = std::min(most, blocks_for(columns.active, warps_k));
-    launch(stream, kernel, blocks, warps_k * warp_k, 0, columns, heads, qkv, scheme_of_all());
+    launch(stream, kernel, blocks_of(stream, columns), warps_k * warp_k, 0, columns, heads, qkv, scheme_of_all());
 }
 
 } // namespace uform::vram
