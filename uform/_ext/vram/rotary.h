@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
 #include "vram/stream.h"
 
@@ -19,5 +20,8 @@ enum class rotary_direction { forward, backward };
  */
 void launch_rotary(stream const&, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
                    rotary_direction direction);
+
+/** The cosine and the sine of every column's pairs. @param turns [active, 32]; rows past the count are left alone. */
+void launch_turns(stream const&, uform_columns_t const& columns, float2* turns);
 
 } // namespace uform::vram
