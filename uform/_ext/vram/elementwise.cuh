@@ -110,27 +110,4 @@ template <typename body_at> __device__ __forceinline__ void for_row_vectors(std:
         body(first);
 }
 
-/** The constants of tanh's form of GELU: gelu(x) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). */
-inline constexpr float gelu_linear_k = 1.5957691216057308f; // 2 sqrt(2 / pi)
-inline constexpr float gelu_cubic_k = 0.0713548162726009f;  // its product with 0.044715
-
-/** GELU's value and its derivative. */
-struct gelu_pair {
-    float value, slope;
-};
-
-__device__ __forceinline__ float gelu(float x) {
-    return __fdividef(x, 1.f + __expf(-x * (gelu_linear_k + gelu_cubic_k * (x * x))));
-}
-
-__device__ __forceinline__ gelu_pair gelu_with_slope(float x) {
-    float const square = x * x;
-    // A tail past float32's largest value would make infinity times zero of the slope.
-    float const tail = __expf(fminf(-x * (gelu_linear_k + gelu_cubic_k * square), 60.f));
-    float const sigmoid = __fdividef(1.f, 1.f + tail);
-    float const inner_slope = gelu_linear_k + (3.f * gelu_cubic_k) * square;
-    // tail * sigmoid is 1 - sigmoid without cancellation
-    return {x * sigmoid, sigmoid + (x * inner_slope) * (tail * sigmoid) * sigmoid};
-}
-
 } // namespace uform::vram

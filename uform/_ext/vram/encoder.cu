@@ -3,13 +3,14 @@
  *  files of their own. Products run over all active rows: see `layer_workspace` for what holds past the count.
  */
 #include "vram/elementwise.cuh"
-#include "vram/geglu.h"
 #include "vram/gemm.h"
+#include "vram/gemm_fused.h"
 #include "vram/launch.cuh"
 #include "vram/layer.h"
 #include "vram/norm.h"
 #include "vram/operations.h"
 #include "vram/rotary.h"
+#include "vram/succession.cuh"
 
 namespace uform::vram {
 namespace {
@@ -22,6 +23,7 @@ constexpr unsigned slack_blocks_k = 64;
 /** Zeros in rows [count, active), a row for a block at a time. */
 __global__ void __launch_bounds__(slack_threads_k)
     zero_slack_kernel(unsigned const* count, unsigned active, unsigned width, __nv_bfloat16* rows) {
+    follow_earlier_kernels();
     for (unsigned row = *count + blockIdx.x; row < active; row += gridDim.x)
         for (unsigned at = threadIdx.x * lanes_k; at < width; at += slack_threads_k * lanes_k)
             store8(rows + std::size_t(row) * width + at, zero8());
@@ -46,8 +48,10 @@ struct block {
           work(layer_workspace::of(layer)), input(static_cast<__nv_bfloat16 const*>(layer.input)),
           output(static_cast<__nv_bfloat16*>(layer.output)), gradient(static_cast<__nv_bfloat16*>(layer.gradient)) {}
 
-    void norm(__nv_bfloat16 const* x, void const* gain, float* inverses) const {
-        launch_norm_forward(stream, norm_extents(), x, static_cast<float const*>(gain), work.normed, inverses);
+    /** The norm of what the map from `hidden` values next to it multiplies. */
+    norm_before norm(__nv_bfloat16 const* x, void const* gain, float const* squares, float* inverses) const {
+        auto* const scaled = reinterpret_cast<__nv_bfloat16*>(work.scratch); // the weights' partial sums would fit, too
+        return {norm_extents(), x, static_cast<float const*>(gain), squares, inverses, work.normed, scaled};
     }
 
     /** Adds to `gradient` what passes through a norm from `delta`, and makes its output again in `normed`. */
@@ -64,10 +68,14 @@ struct block {
                               .workspace = work.scratch});
     }
 
-    /** y = x weight^T + residual. */
-    void multiply(std::uint32_t outs, std::uint32_t ins, __nv_bfloat16 const* x, void const* weight,
-                  __nv_bfloat16 const* residual, __nv_bfloat16* y) const {
-        gemm_forward(stream, {rows, outs, ins}, x, static_cast<__nv_bfloat16 const*>(weight), residual, y);
+    /** In forward, of `middle` for its norm, [columns, hidden / norm_part_k]. */
+    float* squares() const noexcept { return reinterpret_cast<float*>(work.delta); }
+
+    /** y = x weight^T + residual. @param squares Of y, for a norm of it, or null. */
+    void multiply(std::uint32_t ins, __nv_bfloat16 const* x, void const* weight, __nv_bfloat16 const* residual,
+                  __nv_bfloat16* y, float* squares) const {
+        gemm_residual_forward(stream, {rows, hidden, ins}, x, static_cast<__nv_bfloat16 const*>(weight), residual, y,
+                              squares);
     }
 
     /** dx = dy weight. */
@@ -82,7 +90,6 @@ struct block {
     }
 
     norm_rows norm_extents() const noexcept { return {rows, layer.columns.counts, hidden}; }
-    geglu_rows geglu_extents() const noexcept { return {rows, layer.columns.counts, inner}; }
 };
 
 /** Runs an operation on a block, unless it has no columns. */
@@ -107,40 +114,50 @@ std::size_t layer_workspace_bytes(uform_extents_t const* extents, std::uint32_t 
 
 uform_status_t norm_qkv_forward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("norm_qkv_forward", stream, layer, [&](block const& on) {
-        on.norm(on.input, layer->norm1, on.saved.inverse1);
-        on.multiply(3 * on.hidden, on.hidden, on.work.normed, layer->qkv, nullptr, on.saved.qkv);
-        launch_rotary(on.stream, layer->columns, on.heads, on.saved.qkv, rotary_direction::forward);
+        gemm_turned_forward(on.stream, {.norm = on.norm(on.input, layer->norm1, nullptr, on.saved.inverse1),
+                                        .columns = layer->columns,
+                                        .weight = static_cast<__nv_bfloat16 const*>(layer->qkv),
+                                        .qkv = on.saved.qkv,
+                                        .turns = on.work.turns()});
     });
 }
 
 uform_status_t out_residual_forward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("out_residual_forward", stream, layer, [&](block const& on) {
-        on.multiply(on.hidden, on.hidden, on.saved.attended, layer->out, on.input, on.saved.middle);
+        on.multiply(on.hidden, on.saved.attended, layer->out, on.input, on.saved.middle, on.squares());
     });
 }
 
 uform_status_t norm_geglu_forward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("norm_geglu_forward", stream, layer, [&](block const& on) {
-        on.norm(on.saved.middle, layer->norm2, on.saved.inverse2);
-        on.multiply(2 * on.inner, on.hidden, on.work.normed, layer->up, nullptr, on.saved.gate_up);
-        launch_geglu_forward(on.stream, on.geglu_extents(), on.saved.gate_up, on.work.activated);
+        gemm_gated_forward(on.stream, {.norm = on.norm(on.saved.middle, layer->norm2, on.squares(), on.saved.inverse2),
+                                       .inner = on.inner,
+                                       .weight = static_cast<__nv_bfloat16 const*>(layer->up),
+                                       .gate_up = on.saved.gate_up,
+                                       .product = on.work.activated});
     });
 }
 
 uform_status_t down_residual_forward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("down_residual_forward", stream, layer, [&](block const& on) {
-        on.multiply(on.hidden, on.inner, on.work.activated, layer->down, on.saved.middle, on.output);
+        on.multiply(on.inner, on.work.activated, layer->down, on.saved.middle, on.output, nullptr);
     });
 }
 
 uform_status_t down_residual_backward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("down_residual_backward", stream, layer, [&](block const& on) {
         // The weights' gradients sum over all active rows, and no one promises what the caller's hold past the count.
-        launch(on.stream, zero_slack_kernel, slack_blocks_k, slack_threads_k, 0, layer->columns.counts, on.rows,
-               on.hidden, on.gradient);
-        on.multiply_back(on.hidden, on.inner, on.gradient, layer->down, on.work.activated);
-        launch_geglu_backward(on.stream, on.geglu_extents(), on.saved.gate_up, on.work.activated, on.work.wide,
-                              on.work.activated);
+        launch_early(on.stream, zero_slack_kernel, slack_blocks_k, slack_threads_k, 0, layer->columns.counts, on.rows,
+                     on.hidden, on.gradient);
+        gemm_gated_backward(on.stream, {.rows = on.rows,
+                                        .inner = on.inner,
+                                        .hidden = on.hidden,
+                                        .count = layer->columns.counts,
+                                        .dy = on.gradient,
+                                        .weight = static_cast<__nv_bfloat16 const*>(layer->down),
+                                        .gate_up = on.saved.gate_up,
+                                        .gate_up_gradient = on.work.wide,
+                                        .product = on.work.activated});
         on.weight_gradient(on.hidden, on.inner, on.gradient, on.work.activated, layer->down_gradient);
     });
 }

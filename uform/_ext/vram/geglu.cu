@@ -1,7 +1,9 @@
 #include "vram/geglu.h"
 
 #include "vram/elementwise.cuh"
+#include "vram/gelu.cuh"
 #include "vram/launch.cuh"
+#include "vram/succession.cuh"
 
 namespace uform::vram {
 
@@ -9,6 +11,7 @@ namespace {
 
 __global__ void __launch_bounds__(256)
     multiply_gated(geglu_rows rows, __nv_bfloat16 const* __restrict__ gate_up, __nv_bfloat16* __restrict__ product) {
+    follow_earlier_kernels();
     std::uint32_t const row = row_of_thread();
     if (row >= rows.active)
         return;
@@ -31,6 +34,7 @@ __global__ void __launch_bounds__(256)
 __global__ void __launch_bounds__(256)
     differentiate_gated(geglu_rows rows, __nv_bfloat16 const* gate_up, __nv_bfloat16 const* product_gradient,
                         __nv_bfloat16* gate_up_gradient, __nv_bfloat16* product) {
+    follow_earlier_kernels();
     std::uint32_t const row = row_of_thread();
     if (row >= rows.active)
         return;
@@ -64,15 +68,15 @@ __global__ void __launch_bounds__(256)
 void launch_geglu_forward(stream const& stream, geglu_rows const& rows, __nv_bfloat16 const* gate_up,
                           __nv_bfloat16* product) {
     rows_shape const shape(rows.active, rows.inner / lanes_k);
-    launch(stream, multiply_gated, shape.grid, shape.block, 0, rows, gate_up, product);
+    launch_early(stream, multiply_gated, shape.grid, shape.block, 0, rows, gate_up, product);
 }
 
 void launch_geglu_backward(stream const& stream, geglu_rows const& rows, __nv_bfloat16 const* gate_up,
                            __nv_bfloat16 const* product_gradient, __nv_bfloat16* gate_up_gradient,
                            __nv_bfloat16* product) {
     rows_shape const shape(rows.active, rows.inner / lanes_k);
-    launch(stream, differentiate_gated, shape.grid, shape.block, 0, rows, gate_up, product_gradient, gate_up_gradient,
-           product);
+    launch_early(stream, differentiate_gated, shape.grid, shape.block, 0, rows, gate_up, product_gradient,
+                 gate_up_gradient, product);
 }
 
 } // namespace uform::vram

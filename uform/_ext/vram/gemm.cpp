@@ -8,11 +8,25 @@ namespace uform::vram {
 namespace {
 
 #if UFORM_WITH_SM90
-constexpr gemm_family hopper_k{"sm90", sm90::gemm_forward, sm90::gemm_forward_float, sm90::gemm_data_gradient,
-                               sm90::gemm_weight_gradient};
+constexpr gemm_family hopper_k{"sm90",
+                               sm90::gemm_forward,
+                               sm90::gemm_forward_float,
+                               sm90::gemm_data_gradient,
+                               sm90::gemm_weight_gradient,
+                               sm90::gemm_residual_forward,
+                               sm90::gemm_gated_forward,
+                               sm90::gemm_gated_backward,
+                               sm90::gemm_turned_forward};
 #endif
-constexpr gemm_family ampere_k{"sm80", sm80::gemm_forward, sm80::gemm_forward_float, sm80::gemm_data_gradient,
-                               sm80::gemm_weight_gradient};
+constexpr gemm_family ampere_k{"sm80",
+                               sm80::gemm_forward,
+                               sm80::gemm_forward_float,
+                               sm80::gemm_data_gradient,
+                               sm80::gemm_weight_gradient,
+                               nullptr,
+                               nullptr,
+                               nullptr,
+                               nullptr};
 
 /** Refuses what no kernel takes: loads are of 16 bytes. */
 void check_extents(stream const& stream, linear_extents const& extents) {

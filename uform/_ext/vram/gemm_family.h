@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "vram/gemm_fused.h"
 #include "vram/gemm_tiles.h"
 #include "vram/stream.h"
 
@@ -21,7 +22,8 @@ struct gemm_problem {
 /**
  *  Kernels of one generation of GPUs. The storage of the operands is that of y = x weight^T: forward multiplies a[m, k]
  *  by b[n, k]^T, the data's gradient a[m, k] by b[k, n], the weights' gradient a[k, m]^T by b[k, n]. Answers are
- *  bfloat16, but float32 of `forward_float` and `weight_gradient`. A family may overrule the tile.
+ *  bfloat16, but float32 of `forward_float` and `weight_gradient`. A family may overrule the tile. Fused products are
+ * null where the family has none.
  */
 struct gemm_family {
     char const* name;
@@ -29,6 +31,10 @@ struct gemm_family {
     void (*forward_float)(stream const&, gemm_problem const&);
     void (*data_gradient)(stream const&, gemm_tile, gemm_problem const&);
     void (*weight_gradient)(stream const&, gemm_tile, gemm_problem const&);
+    void (*residual_forward)(stream const&, gemm_problem const&, float* squares);
+    void (*gated_forward)(stream const&, gated_problem const&);
+    void (*gated_backward)(stream const&, gated_gradient_problem const&);
+    void (*turned_forward)(stream const&, turned_problem const&);
 };
 
 /** TMA and warp-group products: Hopper alone. Defined where that architecture is compiled. */
@@ -37,6 +43,10 @@ void gemm_forward(stream const&, gemm_tile, gemm_problem const&);
 void gemm_forward_float(stream const&, gemm_problem const&);
 void gemm_data_gradient(stream const&, gemm_tile, gemm_problem const&);
 void gemm_weight_gradient(stream const&, gemm_tile, gemm_problem const&);
+void gemm_residual_forward(stream const&, gemm_problem const&, float* squares);
+void gemm_gated_forward(stream const&, gated_problem const&);
+void gemm_gated_backward(stream const&, gated_gradient_problem const&);
+void gemm_turned_forward(stream const&, turned_problem const&);
 } // namespace sm90
 
 /** Asynchronous copies and warps' products: every GPU since Ampere. */

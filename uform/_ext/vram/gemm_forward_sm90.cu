@@ -7,20 +7,18 @@ namespace {
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
 
-template <typename element_at, gemm_tile tile_ak, groups groups_ak, epilogue_kind epilogue_ak>
-using forward_kernel = kernel<RowMajor, ColumnMajor, element_at, tile_ak, groups_ak, epilogue_ak>;
+template <typename element_at, gemm_tile tile_ak, groups groups_ak>
+using forward_kernel = kernel<RowMajor, ColumnMajor, element_at, tile_ak, groups_ak, epilogue_kind::plain>;
 
-using narrow = forward_kernel<cutlass::bfloat16_t, gemm_tile::narrow, groups::alternate, epilogue_kind::plain>;
-using wide = forward_kernel<cutlass::bfloat16_t, gemm_tile::wide, groups::cooperate, epilogue_kind::plain>;
-// Alternating groups that also load a matrix are known to hang in clusters: these cooperate.
-using residual = forward_kernel<cutlass::bfloat16_t, gemm_tile::wide, groups::cooperate, epilogue_kind::add>;
-using scores = forward_kernel<float, gemm_tile::narrow, groups::cooperate, epilogue_kind::plain>;
+using narrow = forward_kernel<cutlass::bfloat16_t, gemm_tile::narrow, groups::alternate>;
+using wide = forward_kernel<cutlass::bfloat16_t, gemm_tile::wide, groups::cooperate>;
+using scores = forward_kernel<float, gemm_tile::narrow, groups::cooperate>;
 
 } // namespace
 
 void gemm_forward(stream const& stream, gemm_tile tile, gemm_problem const& problem) {
     if (problem.c)
-        return launch<residual>(stream, problem);
+        return gemm_residual_forward(stream, problem, nullptr);
     return tile == gemm_tile::wide ? launch<wide>(stream, problem) : launch<narrow>(stream, problem);
 }
 

@@ -5,13 +5,17 @@
 #include <tuple>
 #include <type_traits>
 
+// Kernels wait for those before them where they first load, and let the next one begin at their last tile.
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1
+
+#include <cutlass/device_kernel.h>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/epilogue/thread/activation.h>
 #include <cutlass/gemm/collective/collective_builder.hpp>
-#include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 
 #include "vram/gemm_family.h"
+#include "vram/launch.cuh"
 
 namespace uform::vram::sm90 {
 
@@ -68,8 +72,7 @@ struct kernel {
         alignment, float, tile, cluster,
         cutlass::gemm::collective::StageCountAutoCarveout<sizeof(typename epilogue::SharedStorage)>,
         mainloop_schedule>::CollectiveOp;
-    using gemm = cutlass::gemm::device::GemmUniversalAdapter<
-        cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, mainloop, epilogue>>;
+    using gemm_kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, mainloop, epilogue>;
 };
 
 /** The strides of a dense operand, whichever of its extents is the contiguous one; slices follow each other. */
@@ -83,37 +86,47 @@ template <typename stride_at> stride_at dense_strides(std::uint32_t first, std::
     return strides;
 }
 
-/** Starts a kernel: its descriptors are made on the host and travel as its parameters, so that no memory is needed. */
-template <typename kernel_at> void launch(stream const& stream, gemm_problem const& problem) {
-    using gemm = typename kernel_at::gemm;
-    using gemm_kernel = typename gemm::GemmKernel;
-    using element = typename kernel_at::element;
+/** A product's extents and operands as a kernel takes them. */
+template <typename gemm_kernel_at>
+typename gemm_kernel_at::Arguments arguments_of(stream const& stream, gemm_problem const& problem) {
     auto const [m, n, k] = std::tuple(problem.m, problem.n, problem.k);
-
-    typename gemm::Arguments arguments{};
+    typename gemm_kernel_at::Arguments arguments{};
     arguments.mode = cutlass::gemm::GemmUniversalMode::kGemm;
     arguments.problem_shape = {int(m), int(n), int(k), int(problem.slices)};
-    arguments.mainloop.ptr_A = static_cast<element const*>(problem.a);
-    arguments.mainloop.dA = dense_strides<typename gemm_kernel::StrideA>(m, k);
-    arguments.mainloop.ptr_B = static_cast<element const*>(problem.b);
-    arguments.mainloop.dB = dense_strides<typename gemm_kernel::StrideB>(n, k);
-    arguments.epilogue.dC = dense_strides<typename gemm_kernel::StrideC>(m, n);
-    arguments.epilogue.ptr_D = static_cast<typename gemm_kernel::ElementD*>(problem.d);
-    arguments.epilogue.dD = dense_strides<typename gemm_kernel::StrideD>(m, n);
-    if constexpr (kernel_at::adds)
-        arguments.epilogue.ptr_C = static_cast<typename gemm_kernel::ElementC const*>(problem.c);
+    arguments.mainloop.ptr_A = static_cast<typename gemm_kernel_at::ElementA const*>(problem.a);
+    arguments.mainloop.dA = dense_strides<typename gemm_kernel_at::StrideA>(m, k);
+    arguments.mainloop.ptr_B = static_cast<typename gemm_kernel_at::ElementB const*>(problem.b);
+    arguments.mainloop.dB = dense_strides<typename gemm_kernel_at::StrideB>(n, k);
     arguments.hw_info.device_id = stream.device;
     arguments.hw_info.sm_count = stream.multiprocessors;
+    return arguments;
+}
 
-    gemm product;
-    cutlass::Status status = gemm::can_implement(arguments);
-    if (status == cutlass::Status::kSuccess)
-        status = product.initialize(arguments, nullptr, stream.handle);
-    if (status == cutlass::Status::kSuccess)
-        status = product.run(stream.handle);
-    if (status != cutlass::Status::kSuccess)
-        fail(uform_status_device_k, stream.operation, ": a product of [", m, ", ", k, "] and [", k, ", ", n,
-             "] was refused: ", cutlassGetStatusString(status));
+/** Starts a kernel: its descriptors are made on the host and travel as its parameters, so that no memory is needed. */
+template <typename gemm_kernel_at>
+void launch_product(stream const& stream, gemm_problem const& problem,
+                    typename gemm_kernel_at::Arguments const& arguments) {
+    if (!gemm_kernel_at::can_implement(arguments))
+        fail(uform_status_device_k, stream.operation, ": a product of [", problem.m, ", ", problem.k, "] and [",
+             problem.k, ", ", problem.n, "] was refused");
+    typename gemm_kernel_at::Params const parameters = gemm_kernel_at::to_underlying_arguments(arguments, nullptr);
+    using cluster = typename gemm_kernel_at::ClusterShape;
+    launch_clusters(stream, cutlass::device_kernel<gemm_kernel_at>, beginning::early_k,
+                    dim3(cute::size<0>(cluster{}), cute::size<1>(cluster{}), cute::size<2>(cluster{})),
+                    gemm_kernel_at::get_grid_shape(parameters), gemm_kernel_at::get_block_shape(),
+                    gemm_kernel_at::SharedStorageSize, parameters);
+}
+
+/** The same for a plain kernel. */
+template <typename kernel_at> void launch(stream const& stream, gemm_problem const& problem) {
+    using gemm_kernel = typename kernel_at::gemm_kernel;
+    typename gemm_kernel::Arguments arguments = arguments_of<gemm_kernel>(stream, problem);
+    arguments.epilogue.dC = dense_strides<typename gemm_kernel::StrideC>(problem.m, problem.n);
+    arguments.epilogue.ptr_D = static_cast<typename gemm_kernel::ElementD*>(problem.d);
+    arguments.epilogue.dD = dense_strides<typename gemm_kernel::StrideD>(problem.m, problem.n);
+    if constexpr (kernel_at::adds)
+        arguments.epilogue.ptr_C = static_cast<typename gemm_kernel::ElementC const*>(problem.c);
+    launch_product<gemm_kernel>(stream, problem, arguments);
 }
 
 } // namespace uform::vram::sm90

@@ -2,6 +2,7 @@
 #include "vram/elementwise.cuh"
 #include "vram/gemm_family.h"
 #include "vram/launch.cuh"
+#include "vram/succession.cuh"
 
 namespace uform::vram {
 namespace {
@@ -15,6 +16,7 @@ __device__ __forceinline__ void add(float4& sum, float4 const& more) {
 
 /** A thread's four values: its slices, then the rows that no slice has, then what the gradient holds. */
 __global__ void __launch_bounds__(threads_k) sum_partials_kernel(partial_sums const sums, float* dw) {
+    follow_earlier_kernels();
     std::size_t const stride = std::size_t(sums.outs) * sums.ins;
     std::size_t const at = (std::size_t(blockIdx.x) * threads_k + threadIdx.x) * values_k;
     if (at >= stride)
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(threads_k) sum_partials_kernel(partial_sums co
 
 void launch_sum_partials(stream const& stream, partial_sums const& sums, float* dw) {
     std::size_t const threads = std::size_t(sums.outs) * sums.ins / values_k;
-    launch(stream, sum_partials_kernel, blocks_for(threads, threads_k), threads_k, 0, sums, dw);
+    launch_early(stream, sum_partials_kernel, blocks_for(threads, threads_k), threads_k, 0, sums, dw);
 }
 
 } // namespace uform::vram

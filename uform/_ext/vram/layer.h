@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
 #include <uform/plugin.h>
 
@@ -44,6 +45,9 @@ struct layer_workspace {
     __nv_bfloat16* wide;      // the gradient of gate_up [columns, 2 * inner], or that of qkv [columns, 3 * hidden]
     std::byte* scratch;       // of one launch at a time: products, norms and attention share it
     std::size_t scratch_bytes;
+
+    /** In `wide`, while there are no gradients: cosines and sines of each column's pairs [columns, 32]. */
+    float2* turns() const noexcept { return reinterpret_cast<float2*>(wide); }
 
     /** The parts of a layer's memory; refuses one too small for its columns. */
     static layer_workspace of(uform_layer_t const& layer);

@@ -3,6 +3,7 @@
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
 #include "vram/operations.h"
+#include "vram/succession.cuh"
 
 namespace uform::vram {
 
@@ -70,36 +71,40 @@ template <typename share_at> __device__ __forceinline__ void zero_row(std::uint3
     share_at::for_vectors(hidden, [&](unsigned, unsigned first) { store8(row + first, zero8()); });
 }
 
-/** A row a team. @param inverses Written, or read where the norm is done again. */
-template <typename share_at, bool again_ak>
+__device__ __forceinline__ float inverse_of(float square, std::uint32_t hidden) {
+    return 1.f / sqrtf(square / static_cast<float>(hidden) + epsilon_k);
+}
+
+/** A row a team. @tparam normalizes_ak Else the inverses are all that is wanted. */
+template <typename share_at, bool normalizes_ak>
 __global__ void __launch_bounds__(threads_k)
     normalize(norm_rows rows, __nv_bfloat16 const* __restrict__ x, float const* __restrict__ gain,
               __nv_bfloat16* __restrict__ y, float* __restrict__ inverses) {
+    follow_earlier_kernels();
     __shared__ float scratch[threads_k / warp_k];
     std::uint32_t const row = blockIdx.x * share_at::teams + threadIdx.x / share_at::team;
     if (row >= rows.active)
         return;
     std::size_t const at = std::size_t(row) * rows.hidden;
-    if (row >= *rows.count)
-        return zero_row<share_at>(rows.hidden, y + at);
+    if (row >= *rows.count) {
+        if constexpr (normalizes_ak)
+            zero_row<share_at>(rows.hidden, y + at);
+        return;
+    }
     bf16x8 held[share_at::vectors];
     float square = 0;
     share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned first) { held[v] = load8(x + at + first); });
-    float inverse;
-    if constexpr (again_ak) {
-        inverse = inverses[row];
-    } else {
-        share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned) {
-            floatx8 const wide = widen(held[v]);
+    share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned) {
+        floatx8 const wide = widen(held[v]);
 #pragma unroll
-            for (unsigned i = 0; i != lanes_k; ++i)
-                square += wide[i] * wide[i];
-        });
-        square = share_at::sum(square, scratch);
-        inverse = 1.f / sqrtf(square / static_cast<float>(rows.hidden) + epsilon_k);
-        if (threadIdx.x % share_at::team == 0)
-            inverses[row] = inverse;
-    }
+        for (unsigned i = 0; i != lanes_k; ++i)
+            square += wide[i] * wide[i];
+    });
+    float const inverse = inverse_of(share_at::sum(square, scratch), rows.hidden);
+    if (threadIdx.x % share_at::team == 0)
+        inverses[row] = inverse;
+    if constexpr (!normalizes_ak)
+        return;
     share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned first) {
         floatx8 wide = widen(held[v]);
         floatx8 const gains = load8(gain + first);
@@ -110,6 +115,21 @@ __global__ void __launch_bounds__(threads_k)
     });
 }
 
+/** A row a thread. */
+__global__ void __launch_bounds__(threads_k)
+    invert_squares(norm_rows rows, float const* __restrict__ squares, float* __restrict__ inverses) {
+    follow_earlier_kernels();
+    std::uint32_t const row = blockIdx.x * threads_k + threadIdx.x, parts = rows.hidden / norm_part_k;
+    if (row >= min(*rows.count, rows.active))
+        return;
+    float const* const from = squares + std::size_t(row) * parts;
+    float square = 0;
+#pragma unroll 8
+    for (std::uint32_t part = 0; part < parts; ++part)
+        square += from[part];
+    inverses[row] = inverse_of(square, rows.hidden);
+}
+
 /**
  *  The gradient of `rows_per_sum_k` rows a block, and the sum of their shares of the gain's gradient. A team reads a
  *  row's gradients whole before it writes any of it, so that they may lie in one place.
@@ -118,6 +138,7 @@ __global__ void __launch_bounds__(threads_k)
 template <typename share_at>
 __global__ void __launch_bounds__(threads_k)
     differentiate(norm_rows rows, norm_backward_arguments arguments, float* __restrict__ sums) {
+    follow_earlier_kernels();
     extern __shared__ __align__(16) float block_sums[]; // [hidden]
     __shared__ float scratch[2][threads_k / warp_k];
     std::uint32_t const hidden = rows.hidden, count = min(*rows.count, rows.active);
@@ -194,6 +215,7 @@ constexpr unsigned groups_k = 32;
 /** gain_gradient += the sum of all blocks' sums. A column of the block takes a value, its rows share out the blocks. */
 __global__ void __launch_bounds__(warp_k* groups_k)
     add_sums(norm_rows rows, float const* __restrict__ sums, float* __restrict__ gain_gradient) {
+    follow_earlier_kernels();
     __shared__ double group_sums[groups_k][warp_k];
     std::uint32_t const blocks = ceil_divide(min(*rows.count, rows.active), rows_per_sum_k);
     std::uint32_t const value = blockIdx.x * warp_k + threadIdx.x;
@@ -212,13 +234,13 @@ __global__ void __launch_bounds__(warp_k* groups_k)
     gain_gradient[value] += static_cast<float>(sum);
 }
 
-template <bool again_ak>
+template <bool normalizes_ak>
 void launch_normalize(stream const& stream, norm_rows const& rows, __nv_bfloat16 const* x, float const* gain,
                       __nv_bfloat16* y, float* inverses) {
     with_share(rows.hidden, [&](auto share) {
         using share_t = decltype(share);
-        launch(stream, normalize<share_t, again_ak>, blocks_for(rows.active, share_t::teams), threads_k, 0, rows, x,
-               gain, y, inverses);
+        launch_early(stream, normalize<share_t, normalizes_ak>, blocks_for(rows.active, share_t::teams), threads_k, 0,
+                     rows, x, gain, y, inverses);
     });
 }
 
@@ -228,22 +250,27 @@ norm_rows rows_of(uform_norm_t const& norm) noexcept { return {norm.columns.acti
 
 void launch_norm_forward(stream const& stream, norm_rows const& rows, __nv_bfloat16 const* x, float const* gain,
                          __nv_bfloat16* y, float* inverse_rms) {
-    launch_normalize<false>(stream, rows, x, gain, y, inverse_rms);
+    launch_normalize<true>(stream, rows, x, gain, y, inverse_rms);
 }
 
-void launch_norm_again(stream const& stream, norm_rows const& rows, __nv_bfloat16 const* x, float const* gain,
-                       float const* inverse_rms, __nv_bfloat16* y) {
-    launch_normalize<true>(stream, rows, x, gain, y, const_cast<float*>(inverse_rms)); // it only reads them
+void launch_norm_inverses(stream const& stream, norm_rows const& rows, __nv_bfloat16 const* x, float* inverse_rms) {
+    launch_normalize<false>(stream, rows, x, nullptr, nullptr, inverse_rms);
+}
+
+void launch_norm_inverses(stream const& stream, norm_rows const& rows, float const* squares, float* inverse_rms) {
+    if (rows.hidden % norm_part_k)
+        fail(uform_status_internal_k, "hidden: ", rows.hidden, " is no multiple of ", norm_part_k);
+    launch_early(stream, invert_squares, blocks_for(rows.active, threads_k), threads_k, 0, rows, squares, inverse_rms);
 }
 
 void launch_norm_backward(stream const& stream, norm_rows const& rows, norm_backward_arguments const& arguments) {
     float* const sums = static_cast<float*>(arguments.workspace);
     with_share(rows.hidden, [&](auto share) {
-        launch(stream, differentiate<decltype(share)>, blocks_for(rows.active, rows_per_sum_k), threads_k,
-               rows.hidden * sizeof(float), rows, arguments, sums);
+        launch_early(stream, differentiate<decltype(share)>, blocks_for(rows.active, rows_per_sum_k), threads_k,
+                     rows.hidden * sizeof(float), rows, arguments, sums);
     });
-    launch(stream, add_sums, rows.active ? blocks_for(rows.hidden, warp_k) : 0, dim3(warp_k, groups_k), 0, rows, sums,
-           arguments.gain_gradient);
+    launch_early(stream, add_sums, rows.active ? blocks_for(rows.hidden, warp_k) : 0, dim3(warp_k, groups_k), 0, rows,
+                 sums, arguments.gain_gradient);
 }
 
 std::size_t norm_workspace_bytes(std::uint32_t hidden, std::uint32_t columns) {

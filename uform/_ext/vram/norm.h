@@ -25,9 +25,14 @@ struct norm_rows {
 void launch_norm_forward(stream const&, norm_rows const& rows, __nv_bfloat16 const* x, float const* gain,
                          __nv_bfloat16* y, float* inverse_rms);
 
-/** The same output again, from the inverses that forward kept. */
-void launch_norm_again(stream const&, norm_rows const& rows, __nv_bfloat16 const* x, float const* gain,
-                       float const* inverse_rms, __nv_bfloat16* y);
+/** The inverses alone: of a norm that a product applies to its rows, see `gemm_fused.h`. */
+void launch_norm_inverses(stream const&, norm_rows const& rows, __nv_bfloat16 const* x, float* inverse_rms);
+
+/** Values of a row whose squares a product sums up. */
+inline constexpr std::uint32_t norm_part_k = 64;
+
+/** The same from sums of squares [active, hidden / norm_part_k]. */
+void launch_norm_inverses(stream const&, norm_rows const& rows, float const* squares, float* inverse_rms);
 
 /** What a norm's backward reads and writes. */
 struct norm_backward_arguments {
@@ -37,7 +42,7 @@ struct norm_backward_arguments {
     __nv_bfloat16 const* output_gradient;
     __nv_bfloat16 const* residual_gradient; // added to the answer where the input passes around the norm, or null
     __nv_bfloat16* input_gradient;          // may be either of the two gradients; rows [count, active) become zero
-    __nv_bfloat16* output;                  // the norm's output again, as `launch_norm_again` has it, or null
+    __nv_bfloat16* output;                  // the norm's output again, or null
     float* gain_gradient;                   // [hidden] added to, in a fixed order
     void* workspace;                        // of `norm_workspace_bytes(hidden, capacity of columns)`
 };

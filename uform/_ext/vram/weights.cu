@@ -1,6 +1,9 @@
+#include "vram/weights.h"
+
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
 #include "vram/operations.h"
+#include "vram/succession.cuh"
 
 namespace uform::vram {
 
@@ -19,12 +22,34 @@ __global__ void __launch_bounds__(threads_k)
         working[i] = __float2bfloat16(plain[i]);
 }
 
+__global__ void __launch_bounds__(threads_k)
+    scale_columns(__nv_bfloat16 const* __restrict__ weight, float const* __restrict__ gain,
+                  __nv_bfloat16* __restrict__ scaled, std::uint32_t ins, std::size_t count) {
+    follow_earlier_kernels();
+    std::size_t const first = (std::size_t(blockIdx.x) * threads_k + threadIdx.x) * lanes_k;
+    if (first >= count)
+        return;
+    floatx8 values = widen(load8(weight + first));
+    floatx8 const gains = load8(gain + first % ins);
+#pragma unroll
+    for (unsigned i = 0; i != lanes_k; ++i)
+        values[i] *= gains[i];
+    store8(scaled + first, narrow(values));
+}
+
 /** Whether the backend keeps a rounded copy: of what its products and gathers read. */
 bool has_copy(std::uint32_t kind) noexcept {
     return kind == uform_parameter_kind_matrix_k || kind == uform_parameter_kind_embedding_k;
 }
 
 } // namespace
+
+void launch_scale_columns(stream const& stream, std::uint32_t outs, std::uint32_t ins, __nv_bfloat16 const* weight,
+                          float const* gain, __nv_bfloat16* scaled) {
+    std::size_t const count = std::size_t(outs) * ins;
+    launch_early(stream, scale_columns, blocks_for(count, threads_k * lanes_k), threads_k, 0, weight, gain, scaled, ins,
+                 count);
+}
 
 std::size_t state_bytes(std::uint32_t hidden) { return hidden * sizeof(__nv_bfloat16); }
 
