@@ -48,7 +48,7 @@ class Recipe:
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     label_smoothing: float = 0.0
-    masked: float = 0.15
+    masked: float = 0.0
     valid: int = 5000
     row_columns: int = 512
     seed: int = 0
@@ -64,8 +64,7 @@ class Learner:
             executor,
             depth=recipe.depth,
             hidden=recipe.hidden,
-            # Without relations the contrastive objective adds nothing. Guessing bytes from their neighbours teaches
-            # columns to look at what is near them, without which all choices of a text look alike for long.
+            # Without relations the contrastive objective adds nothing.
             objective=Objective.MASKED if recipe.masked else Objective.CONTRASTIVE,
             masking=uform.Masking(token_mask_probability=recipe.masked),
             batch=uform.BatchShape(
