@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import uform
+from tests.gpu.naive import matrices, to_bfloat16
 from uform import LateInteraction, LateInteractionSide, Modality, Objective, PairLossForm
 
 FORMS = [PairLossForm.BALANCED, PairLossForm.RANKED, PairLossForm.SIGMOID]
@@ -92,21 +93,27 @@ def step(trainer: uform.Trainer) -> uform.TrainerStepStats:
     return stats
 
 
+def gradient_of(trainer: uform.Trainer) -> Any:
+    names = [entry["name"] for entry in trainer.describe()["parameters"]]
+    return np.concatenate([trainer.read(name, "gradient").ravel() for name in names])
+
+
 @pytest.mark.parametrize("objective", list(Objective))
 @pytest.mark.parametrize("form", FORMS)
 def test_gradients_of_a_step(
     form: PairLossForm, objective: Objective, gpu: uform.Executor, ram: uform.Executor
 ) -> None:
-    trainers = [make(executor, objective, pair_loss=form) for executor in (gpu, ram)]
-    there, here = (step(trainer) for trainer in trainers)
-    assert there.late_interaction_loss == pytest.approx(here.late_interaction_loss, rel=1e-3)
-    assert there.loss == pytest.approx(here.loss, rel=1e-3)
-    assert there.extra == here.extra == {"late_interaction.cut": float(QUERIES)}
-    gradients = []
-    for trainer in trainers:
-        names = [entry["name"] for entry in trainer.describe()["parameters"]]
-        gradients.append(np.concatenate([trainer.read(name, "gradient").ravel() for name in names]))
-    assert distance(*gradients) < 2e-2
+    there, here, naive = (make(executor, objective, pair_loss=form) for executor in (gpu, ram, ram))
+    for name, values in matrices(naive).items():
+        naive.write(name, to_bfloat16(values))
+    on_gpu, in_ram, _ = (step(trainer) for trainer in (there, here, naive))
+    # A similarity of vectors in bfloat16 is off by up to about 2^-11, and a score is 20 times as much.
+    assert on_gpu.late_interaction_loss == pytest.approx(in_ram.late_interaction_loss, rel=1e-3, abs=20 / 2048)
+    assert on_gpu.loss == pytest.approx(in_ram.loss, rel=1e-3, abs=20 / 2048)
+    assert on_gpu.extra == in_ram.extra == {"late_interaction.cut": float(QUERIES)}
+    # Covered columns are nearly equal at first, so that rounding alone lets another of them match.
+    expected = gradient_of(here)
+    assert distance(gradient_of(there), expected) < 2 * distance(gradient_of(naive), expected) + 2e-2
 
 
 def test_a_run_learns_and_repeats_itself(gpu: uform.Executor, tmp_path: Path) -> None:
@@ -121,8 +128,8 @@ def test_a_run_learns_and_repeats_itself(gpu: uform.Executor, tmp_path: Path) ->
 
 def test_several_replicas_of_one_gpu(gpu: uform.Executor) -> None:
     losses = [step(make(executor, Objective.JOINT)) for executor in (gpu, uform.Executor.for_vram([0, 0, 0]))]
-    assert losses[0].late_interaction_loss == pytest.approx(losses[1].late_interaction_loss, rel=2e-3)
-    assert losses[0].gradient_norm == pytest.approx(losses[1].gradient_norm, rel=1e-2)
+    assert losses[0].late_interaction_loss == pytest.approx(losses[1].late_interaction_loss, rel=2e-3, abs=20 / 2048)
+    assert losses[0].gradient_norm == pytest.approx(losses[1].gradient_norm, rel=5e-2)
 
 
 @pytest.mark.parametrize("scalar", list(uform.Scalar))

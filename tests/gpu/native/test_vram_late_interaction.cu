@@ -47,21 +47,41 @@ call_t make_call() {
     return call;
 }
 
+/** Gives a run on RAM the weights that the GPU's products read. */
+void round_weights(trainer_ptr const& trainer) {
+    for (native_test::parameter_t const& one : native_test::parameters_of(trainer)) {
+        std::vector<float> values(one.count);
+        require(uform_trainer_read(trainer.get(), one.name.c_str(), 0, values.data(), one.count), "read");
+        values = rounded(values);
+        if (one.count > 1) // temperatures and biases stay
+            require(uform_trainer_write(trainer.get(), one.name.c_str(), values.data(), one.count), "write");
+    }
+}
+
+/**
+ *  A similarity of vectors in bfloat16 is off by up to about 2^-11, and a score is 20 times as much. Covered columns
+ * are nearly equal at first, so that rounding alone lets another of them match: a naive run shows how much that is.
+ */
 void check_steps(int32_t objective, int32_t form, int32_t devices) {
+    constexpr double of_scores = 20. / 2048;
     std::string const name = "objective " + std::to_string(objective) + " form " + std::to_string(form) + " devices " +
                              std::to_string(devices);
     executor_ptr const here = make_executor(false, 1), there = make_executor(true, devices);
     trainer_ptr const ram = make_trainer(here, false, objective, form),
-                      gpu = make_trainer(there, true, objective, form);
+                      naive = make_trainer(here, false, objective, form);
+    trainer_ptr const gpu = make_trainer(there, true, objective, form);
+    round_weights(naive);
     call_t const call = make_call();
     uform_trainer_step_stats_t const expected = native_test::run_step(ram, call),
                                      got = native_test::run_step(gpu, call);
+    native_test::run_step(naive, call);
     check(name + " late interaction", std::fabs(got.late_interaction_loss - expected.late_interaction_loss),
-          1e-3 * expected.late_interaction_loss);
-    check(name + " loss", std::fabs(got.loss - expected.loss), 1e-3 * expected.loss);
+          1e-3 * expected.late_interaction_loss + of_scores);
+    check(name + " loss", std::fabs(got.loss - expected.loss), 1e-3 * expected.loss + of_scores);
     check(name + " cut", got.extra_count == 1 && got.extra[0].value == 3);
-    check(name + " gradient", relative_error(native_test::values_of(gpu, 1), to_double(native_test::values_of(ram, 1))),
-          2e-2);
+    std::vector<double> const exact = to_double(native_test::values_of(ram, 1));
+    double const of_naive = relative_error(native_test::values_of(naive, 1), exact);
+    check(name + " gradient", relative_error(native_test::values_of(gpu, 1), exact), 2 * of_naive + 2e-2, of_naive);
     // The second step of a size is a graph.
     std::vector<uform_trainer_step_stats_t> const later = native_test::run_steps(gpu, call, 12);
     check(name + " learns", later.back().late_interaction_loss < got.late_interaction_loss);
