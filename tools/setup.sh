@@ -1,4 +1,4 @@
-# Sourced by tools/test and tools/demo: one environment (.venv), the package built in place. Needs `root`, the tree's root.
+# Sourced by tools/test and tools/demo: an environment, the package built in place. Needs `root`, the tree's root.
 #
 # UFORM_PYTHON names an interpreter to use as it is: nothing is installed, and the package is built and imported from the tree.
 
@@ -26,24 +26,24 @@ stamp_of() {
     } | sha256sum
 }
 
-# Makes .venv where it is missing and installs the extras of group $1 where they have changed; then builds what has changed.
-# Sets `python`, and puts the environment's programs on PATH.
+# Makes the environment $2 (.venv without) where it is missing and installs the extras of group $1 where they have changed;
+# then builds what has changed. Sets `python`, and puts the environment's programs on PATH.
 set_up() {
-    local group=$1 base stamp
+    local group=$1 environment=${2:-.venv} base stamp
     if [ -n "${UFORM_PYTHON:-}" ]; then
         python=$UFORM_PYTHON
         export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
         "$python" setup.py -q build_ext --inplace
         return
     fi
-    python=$root/.venv/bin/python
-    export PATH="$root/.venv/bin:$PATH"
+    python=$root/$environment/bin/python
+    export PATH="$root/$environment/bin:$PATH"
     if ! "$python" -c '' 2>/dev/null; then
         base=$(find_python)
-        say "making .venv with $base"
-        "$base" -m venv --clear .venv
+        say "making $environment with $base"
+        "$base" -m venv --clear "$environment"
     fi
-    stamp=$root/.venv/stamp-$group
+    stamp=$root/$environment/stamp-$group
     if [ "$(cat "$stamp" 2>/dev/null)" != "$(stamp_of "$group")" ]; then
         say "installing what '$group' needs"
         pip_install 'setuptools>=77' 'Cython>=3.3.1'
