@@ -120,9 +120,11 @@ template <typename value_at> struct naive_block {
         multiply_back(gradient, weights[out_k], delta);
         add_weight_gradient(gradient, attention.attended, gradients[out_k]);
     }
-    void attention_backward() { attention.backward(qkv, delta); }
-    void norm_qkv_backward() {
+    void attention_backward() {
+        attention.backward(qkv, delta);
         turn_naively(columns, attention.heads, -1, attention.qkv_gradient);
+    }
+    void norm_qkv_backward() {
         multiply_back(attention.qkv_gradient, weights[qkv_k], delta);
         norm_backward(input, weights[norm1_k], inverse1, gradients[norm1_k]);
         add_weight_gradient(attention.qkv_gradient, normed, gradients[qkv_k]);

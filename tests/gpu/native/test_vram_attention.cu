@@ -5,7 +5,7 @@
 #include <random>
 
 #include "tests/gpu/native/gpu_check.h"
-#include "tests/gpu/native/naive_attention.h"
+#include "tests/gpu/native/naive_block.h"
 #include "vram/attention.h"
 
 namespace {
@@ -38,17 +38,23 @@ struct attention_case {
 
     columns_fixture fixture;
     std::uint32_t heads, hidden, count;
+    bool turned; // gradients are those before queries and keys were turned
     std::vector<bf16> qkv, gradient;
     device_columns columns;
     device_array<bf16> device_qkv, attended, device_gradient, qkv_gradient;
     device_array<float> log_sums, scratch;
 
     attention_case(std::vector<std::uint32_t> const& lengths, std::uint32_t heads, float deviation, unsigned seed)
-        : fixture(shapes_of(lengths)), heads(heads), hidden(heads * width_k), count(fixture.used()),
+        : attention_case(shapes_of(lengths), heads, deviation, seed, false) {}
+
+    attention_case(std::vector<columns_fixture::shape> const& shapes, std::uint32_t heads, float deviation,
+                   unsigned seed, bool turned)
+        : fixture(shapes), heads(heads), hidden(heads * width_k), count(fixture.used()), turned(turned),
           qkv(to_bf16(random_values(seed).normal(rows_of(3), deviation, spaced(3)))),
           gradient(to_bf16(random_values(seed + 1).normal(rows_of(1), 1, spaced(1)))), columns(fixture),
           device_qkv(qkv), attended(spaced(1)), device_gradient(gradient), qkv_gradient(spaced(3)),
           log_sums(std::size_t(capacity()) * heads), scratch(attention_scratch_floats(capacity(), heads)) {
+        expanded(fixture);
         columns.expand();
         columns.view.capacity = capacity();
         columns.view.active = active();
@@ -69,6 +75,7 @@ struct attention_case {
         problem.qkv_gradient = qkv_gradient.data();
         problem.scratch = scratch.data();
         problem.owned_columns = owned_columns;
+        problem.turn_back = turned;
         uform::vram::launch_attention_forward(on(), problem);
         synchronize();
         uform::vram::launch_attention_backward(on(), problem);
@@ -105,6 +112,8 @@ template <typename value_at> attention_outputs<value_at> naive(attention_case co
     naive_attention<value_at> one(of.fixture, of.heads);
     one.forward(qkv);
     one.backward(qkv, rows(of.gradient, of.rows_of(1)));
+    if (of.turned)
+        turn_naively(of.fixture, of.heads, -1, one.qkv_gradient);
     attention_outputs<value_at> outputs(of.count, of.heads);
     outputs.attended = one.attended, outputs.log_sums = one.log_sums;
     for (std::size_t row = 0; row != of.count; ++row)
@@ -135,9 +144,7 @@ bool ends_in_zeros(std::vector<bf16> const& values, attention_case const& of, st
     return slack_holds(to_float(values), of.count * width, of.active() * width);
 }
 
-void check_case(std::string const& name, std::vector<std::uint32_t> const& lengths, std::uint32_t heads,
-                float deviation, std::vector<std::uint32_t> const& owned) {
-    attention_case one(lengths, heads, deviation, 11);
+void check_case(std::string const& name, attention_case& one, std::vector<std::uint32_t> const& owned) {
     attention_outputs<double> const expected = naive<double>(one);
     attention_outputs<float> const rough = naive<float>(one);
     for (std::uint32_t owned_columns : owned) {
@@ -159,6 +166,23 @@ void check_case(std::string const& name, std::vector<std::uint32_t> const& lengt
                                              same_bits(gradient, one.qkv_gradient.download()) &&
                                              same_bits(log_sums, one.log_sums.download()));
     }
+}
+
+void check_case(std::string const& name, std::vector<std::uint32_t> const& lengths, std::uint32_t heads,
+                float deviation, std::vector<std::uint32_t> const& owned) {
+    attention_case one(lengths, heads, deviation, 11);
+    check_case(name, one, owned);
+}
+
+/** Segments of one, two and three axes. */
+void check_turned() {
+    attention_case one({{40, 1, {39, 0, 0}, 40, 0, 0},
+                        {113, 2, {8, 14, 0}, 113, 1, 0},
+                        {145, 3, {4, 6, 6}, 145, 2, 0},
+                        {297, 1, {296, 0, 0}, 297, 3, 0},
+                        {61, 2, {3, 20, 0}, 61, 4, 0}},
+                       3, 1, 41, true);
+    check_case("turned back", one, {128, 4096});
 }
 
 /** What one segment holds must not be seen in any other's results, be it as large as it may. */
@@ -296,6 +320,7 @@ void check_all(bool with_longest) {
     check_case("mixed ones", random_lengths(5, 12, 400), 2, 1, {128, 200, 4096});
     check_case("large scores", random_lengths(7, 10, 200), 2, 4, {128, 4096});
     check_case("small scores", random_lengths(9, 10, 200), 1, 0.01f, {128, 4096});
+    check_turned();
     for (std::uint32_t owned : {128u, 4096u})
         for (std::size_t loud : {0u, 1u, 3u, 5u})
             check_leaks({40, 7, 300, 129, 64, 20, 50}, loud, owned);

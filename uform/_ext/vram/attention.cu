@@ -33,6 +33,7 @@ uform_status_t attention_backward(uform_stream_t* opaque, uform_layer_t const* l
         attention_problem problem = problem_of(*layer);
         problem.gradient = work.delta;
         problem.qkv_gradient = work.wide;
+        problem.turn_back = true;
         problem.scratch = reinterpret_cast<float*>(work.scratch);
         problem.owned_columns =
             attention_owned_columns(layer->columns.active, layer->extents.heads, on.multiprocessors);

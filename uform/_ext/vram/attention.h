@@ -30,6 +30,7 @@ struct attention_problem {
     // backward alone
     __nv_bfloat16 const* gradient = nullptr; // of `attended`
     __nv_bfloat16* qkv_gradient = nullptr;   // like `qkv`, zeros past the count
+    bool turn_back = false;                  // gradients are those before queries and keys were turned
     float* scratch = nullptr;                // [attention_scratch_floats], aligned to 16 bytes
     std::uint32_t owned_columns = 0;         // a longer segment is shared by blocks, which costs two products more
 };
@@ -53,6 +54,14 @@ inline std::uint32_t attention_owned_columns(std::uint32_t active, std::uint32_t
 
 void launch_attention_forward(stream const& on, attention_problem const& problem);
 void launch_attention_backward(stream const& on, attention_problem const& problem);
+
+namespace sm90 {
+
+/** The same by Hopper's own instructions. Backward leaves nothing in scratch memory but a value a row and head. */
+void launch_attention_forward(stream const& on, attention_problem const& problem);
+void launch_attention_backward(stream const& on, attention_problem const& problem);
+
+} // namespace sm90
 
 /** What remains for segments longer than `owned_columns`: called by `launch_attention_backward`. */
 void launch_attention_along(stream const& on, attention_problem const& problem);

@@ -1,5 +1,6 @@
 #include "vram/attention_tile.cuh"
 #include "vram/launch.cuh"
+#include "vram/rotary.h"
 
 namespace uform::vram {
 
@@ -369,13 +370,19 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
 } // namespace
 
 void launch_attention_backward(stream const& on, attention_problem const& problem) {
+#if UFORM_WITH_SM90
+    if (on.gpu_class == uform_gpu_class_hopper_k)
+        return sm90::launch_attention_backward(on, problem);
+#endif
     unsigned const blocks = blocks_for(problem.columns.active, attention_block_k) * problem.heads;
     launch(on, attention_backward_kernel<true>, blocks, attention_threads_k, backward_memory::bytes, problem);
-    if (problem.columns.longest <= problem.owned_columns)
-        return;
-    launch_attention_along(on, problem);
-    launch(on, attention_backward_kernel<false>, blocks, attention_threads_k, backward_memory::bytes, problem);
-    launch_attention_queries_backward(on, problem);
+    if (problem.columns.longest > problem.owned_columns) {
+        launch_attention_along(on, problem);
+        launch(on, attention_backward_kernel<false>, blocks, attention_threads_k, backward_memory::bytes, problem);
+        launch_attention_queries_backward(on, problem);
+    }
+    if (problem.turn_back)
+        launch_rotary(on, problem.columns, problem.heads, problem.qkv_gradient, rotary_direction::backward);
 }
 
 } // namespace uform::vram

@@ -215,6 +215,10 @@ __global__ void __launch_bounds__(attention_threads_k, blocks_per_multiprocessor
 } // namespace
 
 void launch_attention_forward(stream const& on, attention_problem const& problem) {
+#if UFORM_WITH_SM90
+    if (on.gpu_class == uform_gpu_class_hopper_k)
+        return sm90::launch_attention_forward(on, problem);
+#endif
     launch(on, attention_forward_kernel, blocks_for(problem.columns.active, attention_block_k) * problem.heads,
            attention_threads_k, forward_memory::bytes, problem);
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ void load_rows(std::uint32_t tile, __nv_bfloat16 cons
 
 /** Zeros in 64 values of each row of [first, past). */
 __device__ __forceinline__ void clear_rows(__nv_bfloat16* matrix, std::size_t stride, unsigned first, unsigned past) {
-    for (unsigned row = first + threadIdx.x / 8; row < past; row += attention_threads_k / 8)
+    for (unsigned row = first + threadIdx.x / 8; row < past; row += blockDim.x / 8)
         reinterpret_cast<uint4*>(matrix + row * stride)[threadIdx.x % 8] = make_uint4(0, 0, 0, 0);
 }
 
@@ -118,15 +118,15 @@ __device__ __forceinline__ uint4 transpose_words(unsigned lane, std::uint32_t (&
 }
 
 /**
- *  Writes 32 rows of sums times a factor, in bfloat16, 16 bytes a lane.
+ *  Writes 16 rows of sums, or 32, times a factor, in bfloat16, 16 bytes a lane.
  *  @param row_of Called with the row, 0 to 31; answers where its first value goes, null where it goes nowhere.
  */
-template <unsigned blocks_ak, typename row_at>
-__device__ __forceinline__ void store_sums(float const (&sums)[2][blocks_ak][4], float const (&factors)[2][2],
-                                           row_at&& row_of) {
+template <unsigned uppers_ak, unsigned blocks_ak, typename row_at>
+__device__ __forceinline__ void store_sums(float const (&sums)[uppers_ak][blocks_ak][4],
+                                           float const (&factors)[uppers_ak][2], row_at&& row_of) {
     unsigned const lane = threadIdx.x % warp_k;
 #pragma unroll
-    for (unsigned upper = 0; upper != 2; ++upper)
+    for (unsigned upper = 0; upper != uppers_ak; ++upper)
 #pragma unroll
         for (unsigned half = 0; half != 2; ++half) {
             __nv_bfloat16* const row = row_of(upper * 16 + half * 8 + lane / 4);
@@ -146,9 +146,13 @@ __device__ __forceinline__ void store_sums(float const (&sums)[2][blocks_ak][4],
         }
 }
 
-template <unsigned blocks_ak, typename row_at>
-__device__ __forceinline__ void store_sums(float const (&sums)[2][blocks_ak][4], float factor, row_at&& row_of) {
-    float const factors[2][2] = {{factor, factor}, {factor, factor}};
+template <unsigned uppers_ak, unsigned blocks_ak, typename row_at>
+__device__ __forceinline__ void store_sums(float const (&sums)[uppers_ak][blocks_ak][4], float factor,
+                                           row_at&& row_of) {
+    float factors[uppers_ak][2];
+#pragma unroll
+    for (auto& pair : factors)
+        pair[0] = pair[1] = factor;
     store_sums(sums, factors, row_of);
 }
 
@@ -164,19 +168,30 @@ __device__ __forceinline__ float dot_words(std::uint32_t a, std::uint32_t b, flo
     return fmaf(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u), sum);
 }
 
-/** That of one row, from the eight lanes that call together; each has it. */
-__device__ __forceinline__ float row_along(attention_problem const& problem, unsigned head, unsigned row) {
-    std::size_t const at = (std::size_t(row) * problem.heads + head) * head_width_k + threadIdx.x % 8 * 8;
-    uint4 const attended = *reinterpret_cast<uint4 const*>(problem.attended + at);
-    uint4 const gradient = *reinterpret_cast<uint4 const*>(problem.gradient + at);
-    float sum = dot_words(attended.x, gradient.x, 0.f);
-    sum = dot_words(attended.y, gradient.y, sum);
-    sum = dot_words(attended.z, gradient.z, sum);
-    sum = dot_words(attended.w, gradient.w, sum);
+/** A lane's eighth of what a row and head attended, and of its gradient. */
+struct row_eighth {
+    uint4 attended, gradient;
+
+    static __device__ __forceinline__ row_eighth load(attention_problem const& problem, unsigned head, unsigned row) {
+        std::size_t const at = (std::size_t(row) * problem.heads + head) * head_width_k + threadIdx.x % 8 * 8;
+        return {*reinterpret_cast<uint4 const*>(problem.attended + at),
+                *reinterpret_cast<uint4 const*>(problem.gradient + at)};
+    }
+    /** What the row gives to its own normalisation, from the eight lanes that call together; each has it. */
+    __device__ __forceinline__ float along() const {
+        float sum = dot_words(attended.x, gradient.x, 0.f);
+        sum = dot_words(attended.y, gradient.y, sum);
+        sum = dot_words(attended.z, gradient.z, sum);
+        sum = dot_words(attended.w, gradient.w, sum);
 #pragma unroll
-    for (unsigned step = 1; step != 8; step *= 2)
-        sum += __shfl_xor_sync(whole_warp_k, sum, step);
-    return sum;
+        for (unsigned step = 1; step != 8; step *= 2)
+            sum += __shfl_xor_sync(whole_warp_k, sum, step);
+        return sum;
+    }
+};
+
+__device__ __forceinline__ float row_along(attention_problem const& problem, unsigned head, unsigned row) {
+    return row_eighth::load(problem, head, row).along();
 }
 
 /** A 32x16 piece of sums rounded to bfloat16 is the left operand of the next product, lane by lane. */

@@ -179,7 +179,6 @@ uform_status_t out_residual_backward(uform_stream_t* stream, uform_layer_t const
 
 uform_status_t norm_qkv_backward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("norm_qkv_backward", stream, layer, [&](block const& on) {
-        launch_rotary(on.stream, layer->columns, on.heads, on.work.wide, rotary_direction::backward);
         on.multiply_back(3 * on.hidden, on.hidden, on.work.wide, layer->qkv, on.work.delta);
         on.norm_backward(on.input, layer->norm1, on.saved.inverse1, layer->norm1_gradient);
         on.weight_gradient(3 * on.hidden, on.hidden, on.work.wide, on.work.normed, layer->qkv_gradient);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include <cuda_bf16.h>
-#include <cuda_runtime_api.h>
+#include <cuda_fp16.h>
 
 #include "vram/stream.h"
 
@@ -21,7 +21,17 @@ enum class rotary_direction { forward, backward };
 void launch_rotary(stream const&, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
                    rotary_direction direction);
 
-/** The cosine and the sine of every column's pairs. @param turns [active, 32]; rows past the count are left alone. */
-void launch_turns(stream const&, uform_columns_t const& columns, float2* turns);
+/** Pairs of a head: its value j turns with the value j + 32. */
+inline constexpr std::uint32_t rotary_pairs_k = 32;
+
+/**
+ *  Writes how far every pair of every column turns, for kernels that turn what they write.
+ *  @param turns [active, 32] cosine and sine, times the factor: to 2^-11, a quarter of what bfloat16 rounds. Rows past
+ *         the count are left alone.
+ */
+void launch_rotary_turns(stream const&, uform_columns_t const& columns, float factor, __half2* turns);
+
+/** The same to float32's last digits. */
+void launch_rotary_turns(stream const&, uform_columns_t const& columns, float factor, float2* turns);
 
 } // namespace uform::vram

@@ -137,6 +137,12 @@ __device__ __forceinline__ std::uint64_t by_rows(std::uint32_t place) {
     return swizzle_128 | eight_lines | (std::uint64_t(box_bytes_k >> 4) << 16) | ((place & 0x3FFFF) >> 4);
 }
 
+/** The same operand so many bytes further, a multiple of 16. */
+__device__ __forceinline__ std::uint64_t further(std::uint64_t operand, unsigned bytes) {
+    // Places end far below the word's end: nothing is carried.
+    return (operand & ~std::uint64_t(0xFFFFFFFF)) | (static_cast<std::uint32_t>(operand) + (bytes >> 4));
+}
+
 /** Bytes from one product's part of a box to the next one's. */
 template <Major order_ak> inline constexpr unsigned depth_step_k = order_ak == Major::K ? depth_k * 2 : depth_k * 128;
 
@@ -145,6 +151,12 @@ template <Major order_ak> __device__ __forceinline__ std::uint64_t operand_at(st
 }
 
 template <unsigned columns_ak, Major left_ak, Major right_ak> struct product_of;
+template <Major left_ak, Major right_ak> struct product_of<32, left_ak, right_ak> {
+    using type = cute::SM90::GMMA::MMA_64x32x16_F32BF16BF16_SS<left_ak, right_ak>;
+};
+template <Major left_ak, Major right_ak> struct product_of<64, left_ak, right_ak> {
+    using type = cute::SM90::GMMA::MMA_64x64x16_F32BF16BF16_SS<left_ak, right_ak>;
+};
 template <Major left_ak, Major right_ak> struct product_of<128, left_ak, right_ak> {
     using type = cute::SM90::GMMA::MMA_64x128x16_F32BF16BF16_SS<left_ak, right_ak>;
 };
@@ -170,6 +182,26 @@ __device__ __forceinline__ void multiply_add(float (&sums)[blocks_ak][4], std::u
     multiply_add<left_ak, right_ak>(sums, left, right, add, std::make_index_sequence<blocks_ak * 4>{});
 }
 
+/** The same where a thread's registers hold its part of the left operand. */
+template <unsigned columns_ak, Major right_ak> struct register_product_of;
+template <Major right_ak> struct register_product_of<64, right_ak> {
+    using type = cute::SM90::GMMA::MMA_64x64x16_F32BF16BF16_RS<Major::K, right_ak>;
+};
+
+template <Major right_ak, unsigned blocks_ak, std::size_t... at_ak>
+__device__ __forceinline__ void add_product(float (&sums)[blocks_ak][4], std::uint32_t const (&left)[4],
+                                            std::uint64_t right, std::index_sequence<at_ak...>) {
+    register_product_of<blocks_ak * 8, right_ak>::type::fma(left[0], left[1], left[2], left[3], right,
+                                                            sums[at_ak / 4][at_ak % 4]...);
+}
+
+/** Begins sums += left [64, 16] right [16, columns]. */
+template <Major right_ak, unsigned blocks_ak>
+__device__ __forceinline__ void add_product(float (&sums)[blocks_ak][4], std::uint32_t const (&left)[4],
+                                            std::uint64_t right) {
+    add_product<right_ak>(sums, left, right, std::make_index_sequence<blocks_ak * 4>{});
+}
+
 /** Between a thread's own use of sums and the products'. */
 template <unsigned blocks_ak> __device__ __forceinline__ void fence_sums(float (&sums)[blocks_ak][4]) {
 #pragma unroll
@@ -185,6 +217,9 @@ __device__ __forceinline__ void products_commit() { asm volatile("wgmma.commit_g
 template <unsigned pending_ak> __device__ __forceinline__ void products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending_ak) : "memory");
 }
+
+/** What this thread wrote to shared memory is there for products and copies in bulk that begin later. */
+__device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /** Goes round the stages of a ring: the parity of a stage's barrier turns with each round. */
 template <unsigned stages_ak> struct ring_place {
