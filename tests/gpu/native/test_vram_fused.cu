@@ -187,8 +187,8 @@ void bench(std::uint32_t rows, std::uint32_t hidden, std::uint32_t inner) {
     std::string const name = std::string("h").append(std::to_string(hidden));
     double const square = 2.0 * rows * double(hidden) * hidden, map = 2.0 * rows * double(hidden) * inner;
     watch.operations(name + " turned forward", 3 * square, [&] {
-        vram::gemm_turned_forward(
-            on(), {norm.before(nullptr), columns.view, weight.data(), gradient.data(), turns.data()});
+        vram::gemm_turned_forward(on(),
+                                  {norm.before(nullptr), columns.view, weight.data(), gradient.data(), turns.data()});
     });
     watch.operations(name + " gated forward", 2 * map, [&] {
         vram::gemm_gated_forward(

@@ -68,7 +68,7 @@ void gemm_turned_forward(stream const& stream, turned_problem const& problem) {
     gemm_family const& family = gemm_family_of(stream);
     if (family.turned_forward) {
         prepare(stream, norm, 3 * hidden, weight);
-        launch_turns(stream, columns, turns);
+        launch_rotary_turns(stream, columns, 1.f, turns);
         return family.turned_forward(stream, problem);
     }
     normalize_and_multiply(stream, norm, 3 * hidden, weight, qkv);

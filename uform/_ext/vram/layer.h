@@ -40,10 +40,10 @@ struct layer_saved {
  */
 struct layer_workspace {
     __nv_bfloat16* normed;    // [columns, hidden] a norm's output
-    __nv_bfloat16* delta;     // [columns, hidden] the gradient of a norm's output, or of attention's
+    __nv_bfloat16* delta;     // [columns, hidden] the gradient of a norm's output, or of attention's; or squares
     __nv_bfloat16* activated; // [columns, inner] gelu(gate) * up, and its gradient before it
     __nv_bfloat16* wide;      // the gradient of gate_up [columns, 2 * inner], or that of qkv [columns, 3 * hidden]
-    std::byte* scratch;       // of one launch at a time: products, norms and attention share it
+    std::byte* scratch;       // of one operation's launches: products, norms and attention share it
     std::size_t scratch_bytes;
 
     /** In `wide`, while there are no gradients: cosines and sines of each column's pairs [columns, 32]. */

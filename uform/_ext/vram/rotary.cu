@@ -6,19 +6,29 @@
 
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
-#include "vram/rotary.cuh"
 
 namespace uform::vram {
 
 namespace {
 
-constexpr unsigned pairs_k = rotary_pairs_k;
-constexpr unsigned head_width_k = 2 * pairs_k;
+constexpr unsigned head_width_k = 64;
+constexpr unsigned pairs_k = head_width_k / 2;
 constexpr unsigned warps_k = 8;
 constexpr double base_k = 10000;
 
 // How many pairs each axis takes, by the number of axes.
 constexpr unsigned axis_pairs_k[UFORM_AXES][UFORM_AXES] = {{32, 0, 0}, {16, 16, 0}, {8, 12, 12}};
+
+/** How far a pair turns from one position to the next, in half turns: the nearest float32, and what it leaves out. */
+struct pair_step {
+    float most, rest;
+};
+
+/** Every pair's step and axis, by the number of axes. */
+struct rotary_scheme {
+    pair_step steps[UFORM_AXES][pairs_k];
+    std::uint8_t axes[UFORM_AXES][pairs_k];
+};
 
 rotary_scheme make_scheme() {
     rotary_scheme scheme;
@@ -34,6 +44,21 @@ rotary_scheme make_scheme() {
             }
     }
     return scheme;
+}
+
+struct turn {
+    float cosine, sine;
+};
+
+/** The turn at a position. The product with the step's larger part is exact, so that far positions lose no digits. */
+__device__ __forceinline__ turn turn_at(float position, pair_step step) {
+    float const product = position * step.most;
+    float const rest = fmaf(position, step.most, -product) + position * step.rest;
+    // whole turns are two half turns
+    float const fraction = (product - 2.f * rintf(product * 0.5f)) + rest;
+    turn result;
+    sincospif(fraction, &result.sine, &result.cosine);
+    return result;
 }
 
 /** Copies the scheme into shared memory, by the whole block: the constant bank would answer one lane at a time. */
@@ -109,9 +134,13 @@ __global__ void __launch_bounds__(warps_k* warp_k)
     }
 }
 
+__device__ __forceinline__ void store_turn(__half2* to, turn const& of) { *to = __floats2half2_rn(of.cosine, of.sine); }
+__device__ __forceinline__ void store_turn(float2* to, turn const& of) { *to = make_float2(of.cosine, of.sine); }
+
 /** A warp a column, a lane a pair. */
+template <typename stored_at>
 __global__ void __launch_bounds__(warps_k* warp_k)
-    write_turns(uform_columns_t columns, float factor, __half2* __restrict__ turns,
+    write_turns(uform_columns_t columns, float factor, stored_at* __restrict__ turns,
                 __grid_constant__ rotary_scheme const scheme) {
     unsigned const pair = threadIdx.x % warp_k;
     lane_steps const steps(share(scheme), pair);
@@ -123,8 +152,13 @@ __global__ void __launch_bounds__(warps_k* warp_k)
             std::uint32_t const column = first + i * stride;
             turn const own = steps.turn_of(columns, min(column, count - 1));
             if (column < count)
-                turns[std::size_t(column) * pairs_k + pair] = __floats2half2_rn(own.cosine * factor, own.sine * factor);
+                store_turn(turns + std::size_t(column) * pairs_k + pair, {own.cosine * factor, own.sine * factor});
         }
+}
+
+rotary_scheme const& scheme_of_all() {
+    static rotary_scheme const scheme = make_scheme();
+    return scheme;
 }
 
 /** A few columns a warp, so that a lane looks its steps up once for them. */
@@ -135,21 +169,21 @@ unsigned blocks_of(stream const& stream, uform_columns_t const& columns) {
 
 } // namespace
 
-rotary_scheme const& rotary_scheme::get() {
-    static rotary_scheme const scheme = make_scheme();
-    return scheme;
+void launch_rotary_turns(stream const& stream, uform_columns_t const& columns, float factor, __half2* turns) {
+    launch(stream, write_turns<__half2>, blocks_of(stream, columns), warps_k * warp_k, 0, columns, factor, turns,
+           scheme_of_all());
 }
 
-void launch_rotary_turns(stream const& stream, uform_columns_t const& columns, float factor, __half2* turns) {
-    launch(stream, write_turns, blocks_of(stream, columns), warps_k * warp_k, 0, columns, factor, turns,
-           rotary_scheme::get());
+void launch_rotary_turns(stream const& stream, uform_columns_t const& columns, float factor, float2* turns) {
+    launch(stream, write_turns<float2>, blocks_of(stream, columns), warps_k * warp_k, 0, columns, factor, turns,
+           scheme_of_all());
 }
 
 void launch_rotary(stream const& stream, uform_columns_t const& columns, std::uint32_t heads, __nv_bfloat16* qkv,
                    rotary_direction direction) {
     auto const kernel =
         direction == rotary_direction::forward ? rotate<rotary_direction::forward> : rotate<rotary_direction::backward>;
-    launch(stream, kernel, blocks_of(stream, columns), warps_k * warp_k, 0, columns, heads, qkv, rotary_scheme::get());
+    launch(stream, kernel, blocks_of(stream, columns), warps_k * warp_k, 0, columns, heads, qkv, scheme_of_all());
 }
 
 } // namespace uform::vram

@@ -5,7 +5,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
 
 #include "vram/stream.h"
 
@@ -32,7 +31,7 @@ inline constexpr std::uint32_t rotary_pairs_k = 32;
  */
 void launch_rotary_turns(stream const&, uform_columns_t const& columns, float factor, __half2* turns);
 
-/** The cosine and the sine of every column's pairs. @param turns [active, 32]; rows past the count are left alone. */
-void launch_turns(stream const&, uform_columns_t const& columns, float2* turns);
+/** The same to float32's last digits. */
+void launch_rotary_turns(stream const&, uform_columns_t const& columns, float factor, float2* turns);
 
 } // namespace uform::vram
