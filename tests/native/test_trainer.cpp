@@ -326,6 +326,8 @@ uform_objective_plugin_t const probe_plugin = {
     .extra_fill = nullptr,
     .answer_kind = uform_answer_kind_none_k,
     .infer = nullptr,
+    .columns_forward = nullptr,
+    .columns_backward = nullptr,
 };
 
 void test_third_partys_term() {
