@@ -3,6 +3,11 @@
 
 from uform._ext.c_api cimport uform_last_error, uform_status_success_k, uform_status_t
 
+from threading import get_ident
+
+# By thread: what a callback raised in the call that is about to fail for it.
+cdef dict _causes = {}
+
 
 class DeviceError(RuntimeError):
     """A device is missing, unfit or at fault."""
@@ -43,4 +48,15 @@ cdef int check(uform_status_t status) except -1 nogil:
         return 0
     with gil:
         message = uform_last_error().decode("utf-8", "replace")
-        raise _EXCEPTIONS[status if 0 < status < len(_EXCEPTIONS) else 0](message)
+        cause = _causes.pop(get_ident(), None)
+        if cause is not None and not isinstance(cause, Exception):
+            raise cause  # an interruption stays one
+        failure = _EXCEPTIONS[status if 0 < status < len(_EXCEPTIONS) else 0](message)
+        if cause is None:
+            raise failure
+        raise failure from cause
+
+
+cdef void remember_cause(object error):
+    """Has the next failure that this thread raises tell where it comes from."""
+    _causes[get_ident()] = error

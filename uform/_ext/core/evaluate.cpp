@@ -151,6 +151,7 @@ private:
         pass.workspace = block_->at<uint8_t>(workspace_);
         pass.weights = weights.data();
         pass.gradients = gradients.data();
+        pass.fail = fail_on_host;
         pass.terms = terms.data();
         pass.world_bags = pass.bags = embeddings_;
         pass.world_bags_gradient = pass.bags_gradient = embeddings_gradient_;

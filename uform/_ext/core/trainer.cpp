@@ -1,5 +1,6 @@
 #include "core/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -119,6 +120,7 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
         }
         told.advance();
     }
+    std::fill(std::begin(state_.not_finite), std::end(state_.not_finite), UINT64_MAX);
     if (resumed) {
         state_.applied = resumed->counters().applied;
         calls_ = resumed->counters().calls;
@@ -318,6 +320,15 @@ void trainer::refuse() const {
         if (!std::isfinite(state_.terms[index]))
             fail(uform_status_not_finite_k, terms[index].name, " is ", state_.terms[index],
                  ": the step was refused and changed no weight");
+    constexpr char const* words[findings_k] = {"gradient of the embeddings", "gradient of the columns' states",
+                                               "parameters' gradient"};
+    whole_->for_each_foreign([&](plugin_parts const& parts) {
+        for (uint32_t what = 0; parts.foreign >= 0 && what != findings_k; ++what)
+            if (state_.not_finite[uint32_t(parts.foreign) * findings_k + what] != UINT64_MAX)
+                refuse_plugin(parts, uform_status_not_finite_k,
+                              std::string("its ") + words[what] +
+                                  " is not finite: the step was refused and changed no weight");
+    });
     fail(uform_status_not_finite_k, "the gradient's norm is ", state_.gradient_norm,
          " while every loss is finite: the step was refused and changed no weight");
 }

@@ -35,6 +35,10 @@ typedef enum uform_text_code_t {
     uform_text_code_count_k = 260,
 } uform_text_code_t;
 
+/** Third parties' modalities are numbered from the first of these to below the second. */
+#define UFORM_MODALITY_FREE 16
+#define UFORM_MODALITY_END 32
+
 /** The most axes of rotary positions. */
 #define UFORM_AXES 3
 
@@ -391,6 +395,9 @@ typedef struct uform_parameter_span_t {
 /** The most loss terms of a run. */
 #define UFORM_TERMS_CAPACITY 32
 
+/** The most gradients of third parties that a run looks through. */
+#define UFORM_FINDINGS_CAPACITY 32
+
 /** Device-side; downloaded once a step. */
 typedef struct uform_update_state_t {
     uint64_t applied;                   /* optimizer steps so far */
@@ -398,6 +405,8 @@ typedef struct uform_update_state_t {
     double gradient_norm;               /* before the clip */
     double terms[UFORM_TERMS_CAPACITY]; /* world means, summed over devices */
     uint64_t refused;                   /* 1: the last call was not finite and changed nothing */
+    /** The first value that is not finite in what a third party's plugin wrote, by place; UINT64_MAX: there is none. */
+    uint64_t not_finite[UFORM_FINDINGS_CAPACITY];
 } uform_update_state_t;
 
 /** AdamW with decoupled decay over flat buffers, unless a term or the norm is not finite. */
@@ -635,7 +644,10 @@ typedef struct uform_declare_t {
     uform_status_t (*fail)(uform_host_t*, uform_status_t status, char const* message);
     /** A parameter of this plugin; its full name is "<plugin>.<name>". */
     uform_status_t (*parameter)(uform_host_t*, uform_parameter_request_t const*, uint32_t* handle);
-    /** A loss term: its value is reported under `name`, the total counts it `weight` times. */
+    /**
+     *  A loss term: its value is reported under `name`, the total counts it `weight` times. A third party's is named as
+     *  the plugin, or begins with its name and an underscore or a dot.
+     */
     uform_status_t (*term)(uform_host_t*, char const* name, double weight, uint32_t* handle);
     /** Bytes of each device's staging: filled on the host by `plan` or `fill`, then uploaded to the same offset. */
     uform_status_t (*staging)(uform_host_t*, size_t bytes, size_t* offset);
@@ -643,6 +655,7 @@ typedef struct uform_declare_t {
     uform_status_t (*workspace)(uform_host_t*, size_t bytes, size_t* offset);
     /** Staging of `bytes` for each of a modality's columns on a device: a step uploads only as many as it has. */
     uform_status_t (*column_staging)(uform_host_t*, uint32_t unit, size_t bytes, size_t* offset);
+    char const* plugin; /* the name of the plugin that is asked, so that several may share their functions */
 } uform_declare_t;
 
 /** What taps an objective reads; only those are gathered and given gradients. */
@@ -787,6 +800,7 @@ typedef struct uform_pass_t {
     uform_status_t (*reconstruct)(uform_host_t*, uint32_t device, uint32_t modality, float const* scale,
                                   float const* weight, double* term);
     float* row_losses; /* objectives over rows add theirs, mean over prefixes, in the order of rows; or null */
+    uform_status_t (*fail)(uform_host_t*, uform_status_t status, char const* message);
 } uform_pass_t;
 
 /** Where a modality reconstructs: `count` rows of the covered taps are its own, from first + *before on, in the order
@@ -934,6 +948,10 @@ typedef struct uform_objective_plugin_t {
  */
 UFORM_API uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin);
 UFORM_API uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin);
+
+/** The registered plugin of that name, or null. */
+UFORM_API uform_objective_plugin_t const* uform_objective_find(char const* name);
+UFORM_API uform_modality_plugin_t const* uform_modality_find(char const* name);
 
 /** The first party's own, null at the end, listed in plugins/register.cpp. */
 extern uform_objective_plugin_t const* const uform_own_objectives[];
