@@ -386,16 +386,17 @@ uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) 
 uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin) {
     return uform::guard([&] {
         uform::check_abi(plugin);
+        bool const covers = plugin->cover_kind != uform_cover_kind_none_k;
         uform::check_present(plugin, {{"derive", plugin->derive},
                                       {"create", plugin->create},
                                       {"destroy", plugin->destroy},
                                       {"measure", plugin->measure},
                                       {"fill", plugin->fill},
-                                      {"cover", plugin->cover},
+                                      {"cover", plugin->cover || !covers},
                                       {"finish", plugin->finish},
                                       {"embed_forward", plugin->embed_forward},
                                       {"embed_backward", plugin->embed_backward},
-                                      {"reconstruct", plugin->reconstruct}});
+                                      {"reconstruct", plugin->reconstruct || !covers}});
         if (plugin->modality < UFORM_MODALITY_FREE || plugin->modality >= UFORM_MODALITY_END)
             uform::fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its modality's number is between ",
                         UFORM_MODALITY_FREE, " and ", UFORM_MODALITY_END - 1, ", not ", plugin->modality);

@@ -891,6 +891,7 @@ typedef struct uform_modality_plugin_t {
                               size_t message_bytes);
     /** Safe from several threads for different items. */
     uform_status_t (*fill)(void* self, uform_fill_t const*);
+    /** Neither this nor `reconstruct` is needed where `cover_kind` is none. */
     uform_status_t (*cover)(void* self, uform_cover_t const*);
     /** After every fill and cover: `columns` content columns and `covered` of them on this device. */
     uform_status_t (*finish)(void* self, uint32_t device, uint8_t* staging, uint32_t columns, uint32_t covered);
