@@ -22,7 +22,7 @@ def items() -> tuple[list[int], list[object], uform.Relations]:
     modalities: list[int] = []
     contents: list[object] = []
     for item in range(ITEMS):
-        row = np.array([item % 3, item // 3, 1, -1], np.float32)
+        row = np.array([2 * (item % 3) - 2, 2 * (item // 3) - 3, 1, -1], np.float32)
         modalities += [uform_tabular.TABULAR, uform.Modality.TEXT]
         contents += [row if item % 2 else np.stack([row, row]), f"colour {'rgb'[item % 3]}, size {'1234'[item // 3]}"]
     ids = np.arange(2 * ITEMS, dtype=np.uint32) ^ 1
@@ -40,7 +40,7 @@ def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
         objective=uform.Objective.CONTRASTIVE,
         batch=uform.BatchShape(max_rows_per_device=16, max_columns_per_row=32, max_segments_per_device=32),
         contrastive=uform.Contrastive(ambient_scope=uform.AmbientScope.CROSS_MODAL),
-        schedule=uform.Schedule(learning_rate=1e-2, steps=STEPS, warmup_steps=1),
+        schedule=uform.Schedule(learning_rate=5e-3, steps=STEPS, warmup_steps=1),
         plugins={"tabular": {"fields": 4}},
     )
     modalities, contents, edges = items()

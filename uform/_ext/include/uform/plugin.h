@@ -3,8 +3,8 @@
  *
  *  Plain C, versioned and append-only. A plugin is a structure of function pointers with a name and a description of
  * its configuration structure. First-party plugins use nothing else than this header. Every callback answers a
- *  `uform_status_t`, after leaving its message with `host->fail` (on the host) or in the return value of the operation
- * that failed. Callbacks allocate nothing during a step: what they need is declared once, in `declare`.
+ *  `uform_status_t`, after leaving its message with the `fail` of what it was given, or as an operation answered it.
+ *  They allocate nothing during a step: what they need is declared once. plugins/README.md is a walk-through.
  *
  *  Words: an item is one content of a call; a kept item became one segment of columns on one device; a bag pools some
  * items into one embedding. A slot numbers a bag over the world: device rank * bags capacity + its place on the device.
@@ -774,7 +774,7 @@ typedef struct uform_plan_t {
     uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
 } uform_plan_t;
 
-/** A step on one device. Every pointer is device-side unless it says otherwise. */
+/** A step on one device, the calling thread's current one. Pointers are device-side unless they say otherwise. */
 typedef struct uform_pass_t {
     uform_host_t* host;
     uform_run_t const* run;
