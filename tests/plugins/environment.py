@@ -24,7 +24,10 @@ def make_environment(folder: Path, package: str) -> Path:
     environment = folder / "environment"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
-    beside = [str(Path(uform.__file__).resolve().parents[1]), *(path for path in sys.path if path.endswith("-packages"))]
+    beside = [
+        str(Path(uform.__file__).resolve().parents[1]),
+        *(path for path in sys.path if path.endswith("-packages")),
+    ]
     [packages] = environment.glob("lib/python*/site-packages")
     (packages / "beside.pth").write_text("\n".join(beside) + "\n")
     source = folder / package

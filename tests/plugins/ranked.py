@@ -1,6 +1,6 @@
 """Trains with a ranking objective by name, in whatever environment it is run, and prints what it saw as JSON.
 
-    python ranked.py NAME CHECKPOINT [ram|vram]
+python ranked.py NAME CHECKPOINT [ram|vram]
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def train(name: str, checkpoint: str, executor: uform.Executor) -> dict[str, obj
     embedded = trainer.step(modalities, TEXTS, relations=edges, arena=uform.Arena.for_ram())
     assert embedded is not None
     vectors = embedded.numpy()
-    counters = trainer._counters()  # type: ignore[attr-defined]
+    counters = trainer._counters()
     own = [parameter["name"] for parameter in described["parameters"] if parameter["name"].startswith(f"{name}.")]
     return {
         "losses": losses,

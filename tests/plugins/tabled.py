@@ -1,12 +1,13 @@
 """Trains rows of a table against texts about them, in whatever environment it is run, and prints what it saw as JSON.
 
-    python tabled.py CHECKPOINT [ram|vram]
+python tabled.py CHECKPOINT [ram|vram]
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import uform_tabular
@@ -17,9 +18,9 @@ ITEMS = 12
 STEPS = 60
 
 
-def items() -> tuple[list[int], list[object], uform.Relations]:
+def items() -> tuple[list[Any], list[object], uform.Relations]:
     """Every text beside a table of a row or two that holds what it says."""
-    modalities: list[int] = []
+    modalities: list[Any] = []
     contents: list[object] = []
     for item in range(ITEMS):
         row = np.array([2 * (item % 3) - 2, 2 * (item // 3) - 3, 1, -1], np.float32)
@@ -68,7 +69,7 @@ def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
         "parameters": [entry for entry in described["parameters"] if entry["name"].startswith("tabular.")],
         "found": float((found == np.arange(ITEMS)).mean()),
         "truncated": stats.truncated,
-        "graphs": trainer._counters()["graphs"],  # type: ignore[attr-defined]
+        "graphs": trainer._counters()["graphs"],
     }
 
 

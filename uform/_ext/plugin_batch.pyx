@@ -9,6 +9,8 @@ from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DLDevice, export
 
 from collections import namedtuple
 
+import numpy as np
+
 cdef enum:
     HOST = -1
     ITEM_BYTES = 4
@@ -56,6 +58,13 @@ cdef class PluginArray:
 
     def __repr__(self) -> str:
         return f"<PluginArray {self.shape} on {self.device}{'' if self.lent else ', taken back'}>"
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+        """In RAM a view; from a GPU nothing is copied without being asked for."""
+        self.check_lent()
+        if self.index != HOST:
+            raise TypeError(f"the array lies in {self.device}, where NumPy sees nothing: use DLPack")
+        return np.array(memoryview(self), dtype=dtype, copy=copy)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         self.check_lent()

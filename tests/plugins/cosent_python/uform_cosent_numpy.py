@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ class CoSENT:
     """Of two attracted pairs, the one of higher weight must have the higher cosine."""
 
     name = "cosent_numpy"
-    fields = {"scale": 20.0}
+    fields: ClassVar[dict[str, float]] = {"scale": 20.0}
 
     def __init__(self, scale: float) -> None:
         self.parameters = {"log_scale": {"shape": (1,), "value": math.log(scale)}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 
@@ -13,7 +14,7 @@ class CoSENT:
     """Of two attracted pairs, the one of higher weight must have the higher cosine."""
 
     name = "cosent_torch"
-    fields = {"scale": 20.0}
+    fields: ClassVar[dict[str, float]] = {"scale": 20.0}
 
     def __init__(self, scale: float) -> None:
         self.parameters = {"log_scale": {"shape": (1,), "value": math.log(scale)}}
@@ -30,4 +31,4 @@ class CoSENT:
         gradients = torch.autograd.grad(loss, (bags, log_scale), materialize_grads=True)
         torch.from_dlpack(batch.bags_gradient).copy_(gradients[0])
         torch.from_dlpack(batch.parameter_gradients["log_scale"]).copy_(gradients[1])
-        return loss.item()
+        return float(loss.item())
