@@ -228,10 +228,53 @@ void test_registration() {
     CHECK(refused(uform_objective_register(&again), taken));
 }
 
+constexpr auto nothing = [](void*, auto...) { return uform_status_success_k; };
+
+uform_modality_plugin_t modality_of(char const* name, uint32_t number) {
+    uform_modality_plugin_t made{};
+    made.abi_version = UFORM_PLUGIN_ABI_VERSION;
+    made.bytes = sizeof(made);
+    made.name = name;
+    made.modality = number;
+    made.cover_kind = uform_cover_kind_none_k;
+    made.derive = nothing;
+    made.create = [](void const*, uform_run_t const*, uform_declare_t const*, void**) {
+        return uform_status_success_k;
+    };
+    made.destroy = [](void*) {};
+    made.measure = nothing;
+    made.fill = nothing;
+    made.finish = nothing;
+    made.embed_forward = nothing;
+    made.embed_backward = nothing;
+    return made;
+}
+
+void test_numbers_of_modalities() {
+    static uform_modality_plugin_t const first = modality_of("first", 17);
+    require(uform_modality_register(&first), "register");
+    for (uint32_t number : {0u, 3u, 15u, 32u, UINT32_MAX}) {
+        uform_modality_plugin_t const outside = modality_of("outside", number);
+        CHECK(refused(uform_modality_register(&outside),
+                      {fault::none, uform_status_invalid_argument_k,
+                       "plugin outside: its modality's number is between 16 and 31, not "}));
+    }
+    uform_modality_plugin_t const second = modality_of("second", 17), twin = modality_of("faulty", 18);
+    CHECK(refused(uform_modality_register(&second), {fault::none, uform_status_invalid_argument_k,
+                                                     "plugin second: modality 17 is the number of plugin first"}));
+    CHECK(refused(uform_modality_register(&twin),
+                  {fault::none, uform_status_invalid_argument_k, "plugin faulty: the name is taken"}));
+    uform_modality_plugin_t covering = modality_of("covering", 19);
+    covering.cover_kind = uform_cover_kind_places_k;
+    CHECK(refused(uform_modality_register(&covering),
+                  {fault::none, uform_status_invalid_argument_k, "plugin covering: its function cover is missing"}));
+}
+
 } // namespace
 
 int main() {
     test_registration();
+    test_numbers_of_modalities();
     test_failures_at_init();
     test_failures_in_a_step();
     return report();

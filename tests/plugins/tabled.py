@@ -30,6 +30,17 @@ def items() -> tuple[list[Any], list[object], uform.Relations]:
     return modalities, contents, uform.Relations(attract=(np.arange(2 * ITEMS + 1, dtype=np.uint64), ids))
 
 
+def refusal(trainer: uform.Trainer, content: object) -> str:
+    """What a step says of a content behind a good one."""
+    modalities: list[Any] = [uform_tabular.TABULAR] * 2
+    given = np.array(content, np.float32) if isinstance(content, list) else content
+    try:
+        trainer.step(modalities, [np.zeros(4, np.float32), given])
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return "taken"
+
+
 def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
     """Some steps, a checkpoint in their midst, the rest once more from there, and the table found by its text."""
     ram = executor.kind == "ram"
@@ -62,6 +73,7 @@ def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
     vectors = model.embed(modalities, contents).numpy()
     found = (vectors[1::2] @ vectors[::2].T).argmax(axis=1)
     described = trainer.describe()
+    wrong = [np.zeros(3, np.float32), np.zeros((2, 2, 2), np.float32), np.zeros(4), "0,0,0,0", [[0.0, np.nan, 0, 0]]]
     return {
         "losses": losses,
         "again": again,
@@ -69,6 +81,8 @@ def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
         "parameters": [entry for entry in described["parameters"] if entry["name"].startswith("tabular.")],
         "found": float((found == np.arange(ITEMS)).mean()),
         "truncated": stats.truncated,
+        "refusals": [refusal(trainer, content) for content in wrong],
+        "step": trainer.describe()["step"],
         "graphs": trainer._counters()["graphs"],
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import uform
 from tests.plugins.environment import make_environment, run_script
 
 # Those of cosent_python, in the order in which they need more.
@@ -71,3 +72,13 @@ def test_modality(tmp_path: Path) -> None:
     ]
     assert seen["found"] > 0.9
     assert seen["truncated"] == 0
+    assert [message.removeprefix("contents[1]") for message in seen["refusals"]] == [
+        ": its rows have 3 fields, the run's 4",
+        ": tabular rows are float32 [rows, fields] or [fields]",
+        " has format 'd' and extents [4]: expected a text, bytes, or uint8, int16 or float32 with at most 4 axes",
+        ": tabular rows are float32 [rows, fields] or [fields]",
+        ": field 1 of row 0 is not finite",
+    ]
+    assert seen["step"] == len(losses)
+    with pytest.raises(ValueError, match=r"modalities\.tabular: no modality of this name is registered"):
+        uform.Model.init_ram(uform.Executor.for_ram(threads=1), tmp_path / "run.safetensors")

@@ -47,7 +47,7 @@ _ARRAYS = {
 }
 # What third parties' modalities may be given; each looks further itself.
 _FOREIGN = ((uform_element_uint8_k, uform_element_int16_k, uform_element_float32_k), (1, 2, 3, 4),
-            "a text, bytes, or an array of uint8, int16 or float32 with at most 4 axes")
+            "a text, bytes, or uint8, int16 or float32 with at most 4 axes")
 
 
 cdef class Items:
