@@ -32,7 +32,7 @@ def check_ranked(on_gpu: dict[str, Any], on_ram: dict[str, Any]) -> None:
     assert losses[0] == pytest.approx(on_ram["losses"][0], rel=1e-2)
     for name, norm in on_ram["gradient"].items():
         assert on_gpu["gradient"][name] == pytest.approx(norm, rel=5e-2, abs=1e-4), name
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
     assert on_gpu["again"] == losses[len(losses) // 2 :]
 
 

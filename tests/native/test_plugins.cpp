@@ -33,6 +33,7 @@ enum class fault {
     bags_gradient,
     states_gradient,
     parameter_gradient,
+    states,
 };
 
 fault current;
@@ -270,11 +271,49 @@ void test_numbers_of_modalities() {
                   {fault::none, uform_status_invalid_argument_k, "plugin covering: its function cover is missing"}));
 }
 
+/** A modality whose items are their marker alone, which it writes. */
+void test_states_of_a_modality() {
+    constexpr uint8_t number = 20;
+    static uform_modality_plugin_t plugin = modality_of("markers", number);
+    plugin.fill = [](void*, uform_fill_t const* fill) {
+        fill->codes[0] = 0;
+        return uform_status_success_k;
+    };
+    plugin.embed_forward = [](void*, uform_pass_t const* pass) {
+        for (uint32_t place = 0; place != pass->columns.counts[1]; ++place) {
+            uform_segment_t const& segment = pass->columns.segments[place];
+            float* const state = static_cast<float*>(pass->states) + size_t(segment.first) * pass->run->hidden;
+            if (segment.modality == number)
+                std::fill_n(state, pass->run->hidden, current == fault::states ? nan_k : 1.f);
+        }
+        return uform_status_success_k;
+    };
+    require(uform_modality_register(&plugin), "register");
+    uform_plugin_option_t const option{"markers", nullptr, 0};
+    executor_ptr const executor = make_executor();
+    current = fault::none;
+    trainer_ptr const trainer = make_trainer(executor, options_of(option));
+    call_t call = image_text_call();
+    call.add_text("");
+    call.modalities.back() = number;
+    call.attract = edges_of(call.count(), {{0, 1}, {1, 0}});
+    uform_step_t const step = call.step();
+    for (uint64_t applied : {1, 2}) {
+        CHECK(run_step(trainer, call).step == applied);
+        current = fault::states;
+        CHECK(refused(uform_trainer_step(trainer.get(), &step, nullptr),
+                      {fault::states, uform_status_not_finite_k,
+                       "plugin markers: the states of its columns are not finite: the step was refused"}));
+        current = fault::none;
+    }
+}
+
 } // namespace
 
 int main() {
     test_registration();
     test_numbers_of_modalities();
+    test_states_of_a_modality();
     test_failures_at_init();
     test_failures_in_a_step();
     return report();

@@ -28,7 +28,7 @@ def in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def check_ranked(name: str, seen: dict[str, Any]) -> None:
     """It fell, the pairs are in order, and the resumed run is the same one."""
     losses = seen["losses"]
-    assert losses[-1] < 0.6 * losses[0]
+    assert losses[-1] < 0.7 * losses[0]
     assert seen["again"] == losses[len(losses) // 2 :]
     assert seen["total"] == losses[-1]
     assert seen["plugins"][name]["scale"] == 10

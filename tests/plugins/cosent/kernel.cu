@@ -51,8 +51,12 @@ __device__ double scan_block(double own, double& all) {
 }
 
 /** What the running sums are of: of heavier pairs' `high`, which lie before, or of lighter pairs' `low`. */
-__device__ double high_of(cosent_t const& problem, uint32_t pair) { return exp(-double(problem.scale) * problem.scores[pair]); }
-__device__ double low_of(cosent_t const& problem, uint32_t pair) { return exp(double(problem.scale) * problem.scores[pair]); }
+__device__ double high_of(cosent_t const& problem, uint32_t pair) {
+    return exp(-double(problem.scale) * problem.scores[pair]);
+}
+__device__ double low_of(cosent_t const& problem, uint32_t pair) {
+    return exp(double(problem.scale) * problem.scores[pair]);
+}
 
 /** One block. Running sums are looked up at the ends of a pair's equals, so they are kept whole in shared memory. */
 __global__ void __launch_bounds__(threads_k) weigh_pairs(cosent_t const problem) {

@@ -15,10 +15,10 @@ typedef struct cosent_t {
     uint32_t const* counts; /* [2]: pairs, bags */
     uint32_t const* left;   /* [pairs] rows of the vectors */
     uint32_t const* right;
-    uint32_t const* first; /* [pairs] pairs of greater weight come before it */
-    uint32_t const* past;  /* [pairs] pairs of lower weight come from it on */
-    uint32_t const* bags;  /* [bags] rows that some pair names */
-    uint32_t const* starts; /* [bags + 1] */
+    uint32_t const* first;    /* [pairs] pairs of greater weight come before it */
+    uint32_t const* past;     /* [pairs] pairs of lower weight come from it on */
+    uint32_t const* bags;     /* [bags] rows that some pair names */
+    uint32_t const* starts;   /* [bags + 1] */
     uint32_t const* touching; /* [2 * pairs] by bag: the pairs that name it */
     float const* factor;      /* [1] of the loss in the term */
     float weight;             /* of the term in the total */

@@ -221,12 +221,19 @@ void replica::forward() {
 
 void replica::embed() {
     check(operations_.columns_expand(stream_, &columns_));
+    // Rows that nobody writes are looked through as well.
+    if (whole_.training() && std::any_of(whole_.modalities.begin(), whole_.modalities.end(),
+                                         [](modality_instance const& one) { return one.foreign >= 0; }))
+        check(operations_.memory_zero(stream_, const_cast<void*>(layers_.front().input),
+                                      operations_.state_bytes(whole_.run.hidden) * columns_.active));
     for (auto const& pointers : modalities_) {
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t pass = pass_for(pointers, &host);
         pass.states = const_cast<void*>(layers_.front().input);
         call_plugin(*pointers.instance, "embed_forward",
                     [&] { return pointers.instance->plugin->embed_forward(pointers.instance->self, &pass); });
+        if (whole_.training())
+            look_through_columns(*pointers.instance, pass.states);
     }
 }
 
@@ -306,10 +313,18 @@ void replica::look_through_taps(plugin_parts const& parts, uint32_t taps) {
                      uform_scalar_float32_k);
     else if (taps & uform_tap_bags_k)
         look_through(parts, finding::bags, bags_gradient(), bags, hidden, uform_scalar_float32_k);
-    bool const wide = operations_.state_bytes(hidden) == sizeof(float) * hidden;
     if (taps & uform_tap_columns_k)
-        look_through(parts, finding::columns, block_.at<void>(layout_.gradient_states), columns_.active, hidden,
-                     wide ? uform_scalar_float32_k : uform_scalar_bfloat16_k);
+        look_through_columns(parts, block_.at<void>(layout_.gradient_states));
+}
+
+/** Columns' states or their gradient, in the backend's type. */
+void replica::look_through_columns(plugin_parts const& parts, void const* values) {
+    if (parts.foreign < 0)
+        return;
+    uint32_t const hidden = whole_.run.hidden;
+    bool const wide = operations_.state_bytes(hidden) == sizeof(float) * hidden;
+    look_through(parts, finding::columns, values, columns_.active, hidden,
+                 wide ? uform_scalar_float32_k : uform_scalar_bfloat16_k);
 }
 
 /** A plugin's parameters lie end to end. */
