@@ -71,7 +71,7 @@ public:
         items.tape = texts.tape.data();
         items.tape_offsets = texts.offsets.data();
         items.tape_bytes = texts.tape.size();
-        batch_.plan(items, {}, with_bags ? texts.bags.data() : nullptr, nullptr);
+        batch_.plan(items, {}, with_bags ? texts.bags.data() : nullptr, nullptr, nullptr);
         batch_.fill(views_);
         batch_.finish();
     }

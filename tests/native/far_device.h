@@ -161,6 +161,7 @@ inline uform_operations_t far_operations() {
     UFORM_FAR(bytes_head), UFORM_FAR(patches_head), UFORM_FAR(cross_entropy), UFORM_FAR(prefix_forward);
     UFORM_FAR(prefix_backward), UFORM_FAR(pairs_forward), UFORM_FAR(pairs_backward), UFORM_FAR(reduce_sum);
     UFORM_FAR(reduce_terms), UFORM_FAR(gather), UFORM_FAR(rows_narrow), UFORM_FAR(rows_widen);
+    UFORM_FAR(choices_head);
 #undef UFORM_FAR
     return table;
 }

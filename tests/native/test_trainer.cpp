@@ -380,6 +380,15 @@ uform_objective_plugin_t const probe_plugin = {
 void test_third_partys_term() {
     require(uform_objective_register(&probe_plugin), "register");
     CHECK(uform_objective_register(&probe_plugin) == uform_status_invalid_argument_k);
+    uform_objective_plugin_t half = probe_plugin;
+    half.name = "half";
+    half.answer_kind = uform_answer_kind_tokens_k;
+    CHECK(uform_objective_register(&half) == uform_status_invalid_argument_k &&
+          std::string(uform_last_error()) == "plugin half: its function infer is missing");
+    half.answer_kind = uform_answer_kind_none_k;
+    half.extra_columns = [](void*, uform_extra_t const*, uint32_t*, char*, size_t) { return uform_status_success_k; };
+    CHECK(uform_objective_register(&half) == uform_status_invalid_argument_k &&
+          std::string(uform_last_error()) == "plugin half: its function extra_fill is missing");
     temporary_folder const folder;
     std::string const path = folder.file("run.safetensors");
     auto options = tiny_options(uform_objective_joint_k);

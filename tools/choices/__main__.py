@@ -5,7 +5,13 @@
 A definition is asked about; the right choice is the first lemma of a hypernym, the wrong ones are right elsewhere.
 Accuracy and expected calibration error are those of synsets that were held out, before and after training.
 
-`--ram` runs on the reference executor: `--depth 2 --hidden 128 --questions 64 --steps 300 --valid 1000` takes minutes.
+`--ram` runs on the reference executor, which is for trying the lines out: `--depth 2 --hidden 64 --questions 32
+--steps 200 --valid 1000` takes a minute or two and learns next to nothing. Until its columns have learnt to look at the
+bytes near them, all choices look alike to a model: for the first 700 steps or so the loss stays near its beginning.
+
+Measured on one NVIDIA H200 with `--steps 1800`, when a batch took longer to make than to train on: 56 s; of 4,331
+held-out definitions 25.5 % were answered rightly before and 42.1 % after, with an expected calibration error of 0.003
+and 0.015; the loss was still falling.
 """
 
 from __future__ import annotations

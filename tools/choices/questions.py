@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.choices.wordnet import Wordnet
+
+MOST_DRAWS = 10_000
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,20 @@ class Questioner:
     The right choice is the first lemma of a hypernym. The wrong ones are right choices of other synsets of the same
     part of speech, so that how usual a word is as an answer tells nothing. No wrong choice is a word for anything that
     the synset is a kind of, at whatever distance.
+
+    Raises:
+        ValueError: when asked, a part of speech has too few right answers to make so many choices of.
     """
 
     def __init__(self, wordnet: Wordnet, split: str, choices: int) -> None:
+        chosen = {name: one for name, one in wordnet.synsets.items() if one.split == split and one.hypernyms}
         self._wordnet = wordnet
         self._choices = choices
-        self._names = [name for name, synset in wordnet.synsets.items() if synset.split == split and synset.hypernyms]
-        self._by_part: dict[str, list[str]] = {}
-        for name in self._names:
-            self._by_part.setdefault(wordnet.synsets[name].part, []).append(name)
+        self._names = list(chosen)
+        self._answers = [[wordnet.synsets[above].lemmas[0] for above in one.hypernyms] for one in chosen.values()]
+        self._peers: dict[str, list[int]] = {}
+        for place, one in enumerate(chosen.values()):
+            self._peers.setdefault(one.part, []).append(place)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -56,15 +67,18 @@ class Questioner:
     def ask(self, chosen: NDArray[np.int64], rng: np.random.Generator) -> Questions:
         """One question about each of the chosen synsets, by their places."""
         texts, choices, answers = [], [], []
-        for place in chosen:
-            name = self._names[place]
-            right = self._answer(name, rng)
-            offered = [right, *self._wrong(name, rng)]
-            order = rng.permutation(len(offered))
-            texts.append(self._wordnet.synsets[name].definition)
-            choices.append([offered[one] for one in order])
-            answers.append(int(np.flatnonzero(order == 0)[0]))
-        return Questions(texts, choices, np.array(answers))
+        # Most questions do with so many numbers, which are cheap when drawn together.
+        drawn = rng.random((len(chosen), 3 * self._choices)).tolist()
+        for place, numbers in zip(chosen.tolist(), drawn, strict=True):
+            draws = chain(numbers, iter(rng.random, None))
+            answer = int(next(draws) * self._choices)
+            right = _any(self._answers[place], draws)
+            offered = self._wrong(place, draws)
+            offered.insert(answer, right)
+            texts.append(self._wordnet.synsets[self._names[place]].definition)
+            choices.append(offered)
+            answers.append(answer)
+        return Questions(texts, choices, np.array(answers, dtype=np.int64))
 
     def batches(self, questions: int, rng: np.random.Generator) -> Iterator[Questions]:
         """Endless batches; every synset comes once before any comes again."""
@@ -75,17 +89,19 @@ class Questioner:
             yield self.ask(order[:questions], rng)
             order = order[questions:]
 
-    def _answer(self, name: str, rng: np.random.Generator) -> str:
-        hypernyms = self._wordnet.synsets[name].hypernyms
-        return self._wordnet.synsets[hypernyms[rng.integers(len(hypernyms))]].lemmas[0]
-
-    def _wrong(self, name: str, rng: np.random.Generator) -> list[str]:
-        others = self._by_part[self._wordnet.synsets[name].part]
-        taken = self._wordnet.words(self._wordnet.ancestors(name))
+    def _wrong(self, place: int, draws: Iterator[float]) -> list[str]:
+        name = self._names[place]
+        peers, taken = self._peers[self._wordnet.synsets[name].part], self._wordnet.words_above(name)
         wrong: list[str] = []
-        while len(wrong) < self._choices - 1:
-            word = self._answer(others[rng.integers(len(others))], rng)
-            if word not in taken:
-                taken.add(word)
+        for _ in range(MOST_DRAWS):
+            if len(wrong) == self._choices - 1:
+                return wrong
+            word = _any(self._answers[_any(peers, draws)], draws)
+            if word not in taken and word not in wrong:
                 wrong.append(word)
-        return wrong
+        raise ValueError(f"{name}: {MOST_DRAWS} draws found {len(wrong)} wrong choices, {self._choices - 1} are needed")
+
+
+def _any(values: Sequence[_T], draws: Iterator[float]) -> _T:
+    """One of them, by the next number from 0 to 1; the only one without."""
+    return values[int(next(draws) * len(values))] if len(values) > 1 else values[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import uform
 from tools.choices.calibration import Calibration, calibrate
 from tools.choices.questions import Questioner, Questions
 from tools.choices.wordnet import Wordnet
+from tools.emoji.batches import prefetch
 from uform import Modality, Objective
 
 COLUMNS_PER_QUESTION = 192  # on average a definition and four words take half of this
@@ -32,6 +34,7 @@ class Recipe:
         learning_rate: the peak.
         weight_decay: on matrices.
         label_smoothing: the share of a target that is spread over all choices.
+        masked: the probability of a definition's byte to be covered and guessed beside the choices, or 0.
         valid: held-out questions that are judged, or all where there are fewer.
         row_columns: bytes of a definition and its words, together, before a definition is cut.
         seed: of the weights and of the questions.
@@ -45,6 +48,7 @@ class Recipe:
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     label_smoothing: float = 0.0
+    masked: float = 0.0
     valid: int = 5000
     row_columns: int = 512
     seed: int = 0
@@ -60,7 +64,9 @@ class Learner:
             executor,
             depth=recipe.depth,
             hidden=recipe.hidden,
-            objective=Objective.CONTRASTIVE,  # without relations that adds nothing
+            # Without relations the contrastive objective adds nothing.
+            objective=Objective.MASKED if recipe.masked else Objective.CONTRASTIVE,
+            masking=uform.Masking(token_mask_probability=recipe.masked),
             batch=uform.BatchShape(
                 max_rows_per_device=-(-recipe.questions * COLUMNS_PER_QUESTION // recipe.row_columns),
                 max_columns_per_row=recipe.row_columns,
@@ -104,7 +110,7 @@ def train(executor: uform.Executor, recipe: Recipe, wordnet: Wordnet) -> dict[st
     judged = {"before": learner.judge(held_out)}
     batches = Questioner(wordnet, "train", recipe.choices).batches(recipe.questions, rng)
     begin = time.perf_counter()
-    for step, questions in zip(range(1, recipe.steps + 1), batches, strict=False):
+    for step, questions in enumerate(prefetch(islice(batches, recipe.steps)), 1):
         stats = learner.step(questions)
         if step * TOLD_STEPS % recipe.steps < TOLD_STEPS:
             seconds = time.perf_counter() - begin

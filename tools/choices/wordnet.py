@@ -34,15 +34,16 @@ class Wordnet:
     def __init__(self, synsets: Mapping[str, Synset]) -> None:
         self.synsets = synsets
         self.ancestors = cache(self._ancestors)
+        self.words_above = cache(self._words_above)
 
     def _ancestors(self, name: str) -> frozenset[str]:
         """Everything that a synset is a kind of, itself too: the hierarchy has no circles."""
         above = (self.ancestors(parent) for parent in self.synsets[name].hypernyms)
         return frozenset({name}).union(*above)
 
-    def words(self, names: Iterable[str]) -> set[str]:
-        """All lemmas of some synsets."""
-        return {lemma for name in names for lemma in self.synsets[name].lemmas}
+    def _words_above(self, name: str) -> frozenset[str]:
+        """All lemmas of a synset's ancestors."""
+        return frozenset(lemma for above in self.ancestors(name) for lemma in self.synsets[above].lemmas)
 
 
 def from_rows(rows: Iterable[Mapping[str, Any]]) -> Wordnet:

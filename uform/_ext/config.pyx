@@ -393,9 +393,10 @@ cdef class Choices(Record):
 How the choices loss scores; every zero derives.
 
     Attributes:
-        weight: weight of the term; 0 derives 1.
-        inverse_temperature: initial value; 0 derives 1.
-        label_smoothing: share of a target spread evenly; 0 stays 0.
+        weight: weight of the term; 0 derives 1, a negative one is 0.
+        inverse_temperature: initial value, from 0.01 to 100; 0 derives 1. It is learned, and put back between these
+            after each update.
+        label_smoothing: share of a target spread evenly over an item's choices, up to 1; 0 stays 0.
     """
 
     _fields = ("weight", "inverse_temperature", "label_smoothing")

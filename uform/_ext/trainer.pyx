@@ -287,8 +287,10 @@ cdef class Trainer(Receiver):
             temperature_groups: one a content, of the contrastive objective; a bag takes its first item's.
             sides: one a content, of late interaction and of the ambient scope CROSS_SIDE; a run without either refuses
                 all but NONE.
-            choices: texts offered to every text, or a list of its own for each content.
-            choice_targets: one row a content, each as long as its choices; an empty one makes none.
+            choices: texts offered to every text, or a list of its own for each content, empty where it is no text. They
+                are encoded behind the text, which is cut where its row has no room for both; a choice is never cut.
+            choice_targets: how likely each choice should be: one row a content, which sums to 1; an item whose row is
+                empty, or all zeros, makes no choice. What `Model.text_choose` answers will do as it is.
             relations: which items attract, repel or ignore which.
             arena: where to answer the embeddings that the loss scored: in RAM, or on one of the executor's GPUs.
             outputs_scalar: their element type, read with an arena.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <initializer_list>
 #include <memory>
 #include <new>
 
@@ -17,27 +18,20 @@ namespace {
 
 constexpr double deviation_k = 0.02;
 
-/** Asks the host for arrays one after another and remembers the first refusal. */
-class layout_request {
-public:
-    using reserve_t = uform_status_t (*)(uform_host_t*, size_t bytes, size_t* offset);
-
-    layout_request(uform_host_t* host, reserve_t reserve) : host_(host), reserve_(reserve) {}
-
-    size_t operator()(size_t bytes) {
-        size_t offset = 0;
-        if (status_ == uform_status_success_k)
-            status_ = reserve_(host_, bytes, &offset);
-        return offset;
-    }
-
-    uform_status_t status() const { return status_; }
-
-private:
-    uform_host_t* host_;
-    reserve_t reserve_;
-    uform_status_t status_ = uform_status_success_k;
+/** An array that is asked for, and where the host says that it lies. */
+struct array_request {
+    size_t* offset;
+    size_t bytes;
 };
+
+uform_status_t reserve(uform_host_t* host, uform_status_t (*from)(uform_host_t*, size_t, size_t*),
+                       std::initializer_list<array_request> arrays) {
+    uform_status_t status = uform_status_success_k;
+    for (array_request const& one : arrays)
+        if (status == uform_status_success_k)
+            status = from(host, one.bytes, one.offset);
+    return status;
+}
 
 uform_status_t declare_parameters(state& self, uform_run_t const& run, uform_declare_t const& declare) {
     uform_parameter_request_t vector{};
@@ -59,23 +53,25 @@ uform_status_t declare_parameters(state& self, uform_run_t const& run, uform_dec
 }
 
 uform_status_t declare_arrays(state& self, uform_run_t const& run, uform_declare_t const& declare) {
-    layout_request stage(declare.host, declare.staging);
-    self.staging.counts = stage(2 * sizeof(uint32_t));
-    self.staging.scale = stage(sizeof(float));
-    self.staging.weight = stage(sizeof(float));
-    self.staging.offsets = stage((size_t(self.items) + 1) * sizeof(uint32_t));
-    self.staging.columns = stage(size_t(self.rows) * sizeof(uint32_t));
-    self.staging.targets = stage(run.training ? size_t(self.rows) * sizeof(float) : 0);
-    if (stage.status() != uform_status_success_k)
-        return stage.status();
     uform_operations_t const& operations = *declare.operations;
-    layout_request work(declare.host, declare.workspace);
-    self.workspace.rows = work(size_t(self.rows) * operations.state_bytes(run.hidden));
-    self.workspace.gradient = work(run.training ? size_t(self.rows) * run.hidden * sizeof(float) : 0);
-    self.workspace.probabilities = work(size_t(self.rows) * sizeof(float));
-    self.workspace.head_bytes = operations.choices_head_workspace_bytes(run.hidden, self.items, self.rows);
-    self.workspace.head = work(self.workspace.head_bytes);
-    return work.status();
+    size_t const items = self.items, rows = self.rows, trained_rows = run.training ? rows : 0;
+    staging_layout& staging = self.staging;
+    workspace_layout& workspace = self.workspace;
+    workspace.head_bytes = operations.choices_head_workspace_bytes(run.hidden, self.items, self.rows);
+    uform_status_t const status = reserve(declare.host, declare.staging,
+                                          {{&staging.counts, 2 * sizeof(uint32_t)},
+                                           {&staging.scale, sizeof(float)},
+                                           {&staging.weight, sizeof(float)},
+                                           {&staging.offsets, (items + 1) * sizeof(uint32_t)},
+                                           {&staging.columns, rows * sizeof(uint32_t)},
+                                           {&staging.targets, trained_rows * sizeof(float)}});
+    if (status != uform_status_success_k)
+        return status;
+    return reserve(declare.host, declare.workspace,
+                   {{&workspace.rows, rows * operations.state_bytes(run.hidden)},
+                    {&workspace.gradient, trained_rows * run.hidden * sizeof(float)},
+                    {&workspace.probabilities, rows * sizeof(float)},
+                    {&workspace.head, workspace.head_bytes}});
 }
 
 uform_status_t declare_all(state& self, uform_run_t const& run, uform_declare_t const& declare) {

@@ -94,6 +94,7 @@ public:
         norm_and_pool();
         rows();
         heads();
+        choices();
         update();
     }
 
@@ -322,6 +323,33 @@ private:
         entropy.gradient = logits_gradient.data();
         entropy.workspace = workspace.data(), entropy.workspace_bytes = workspace.bytes();
         time("cross_entropy", table_.cross_entropy, entropy, {8.0 * double(logits.size()) + count, 0});
+    }
+
+    /** Sixteen choices of every segment. */
+    void choices() {
+        std::uint32_t const items = of_.segments(), each = 16, count = items * each, hidden = of_.hidden;
+        std::vector<std::uint32_t> offsets;
+        for (std::uint32_t item = 0; item <= items; ++item)
+            offsets.push_back(item * each);
+        device_array<std::uint32_t> const counts(std::vector{items, count}), device_offsets(offsets);
+        values<bf16> const rows(std::size_t(count) * hidden);
+        values<float> const vector(hidden, 0.02f), vector_gradient(hidden);
+        device_array<float> const targets(std::vector<float>(count, 1.f / each)), probabilities(count);
+        device_array<float> const rows_gradient(rows.size());
+        device_array<float> const one(std::vector{1.f}), temperature(std::vector{0.f});
+        device_array<float> const temperature_gradient(std::vector{0.f});
+        device_array<double> const loss(std::vector{0.});
+        device_array<std::uint8_t> const workspace(table_.choices_head_workspace_bytes(hidden, items, count));
+        uform_choices_head_t head{};
+        head.hidden = hidden, head.items_capacity = head.items_active = items;
+        head.rows_capacity = head.rows_active = count, head.counts = counts.data();
+        head.offsets = device_offsets.data(), head.rows = rows.data(), head.vector = vector.data();
+        head.log_inverse_temperature = temperature.data(), head.probabilities = probabilities.data();
+        head.targets = targets.data(), head.scale = one.data(), head.weight = one.data(), head.loss = loss.data();
+        head.rows_gradient = rows_gradient.data(), head.vector_gradient = vector_gradient.data();
+        head.log_inverse_temperature_gradient = temperature_gradient.data();
+        head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
+        time("choices_head", table_.choices_head, head, {6 * double(rows.size()), 0});
     }
 
     /** All matrices of the encoder as one parameter: gradients are read twice, for their norm and for the update. */

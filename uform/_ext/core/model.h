@@ -1,4 +1,4 @@
-/** Inference over a checkpoint: the encoder and its pooling, without objectives. */
+/** Inference over a checkpoint: the encoder, its pooling, and what objectives answer. */
 #pragma once
 
 #include <memory>

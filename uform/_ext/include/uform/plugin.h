@@ -77,7 +77,7 @@ typedef struct uform_run_t {
     uint32_t segments_capacity;
     uint32_t bags_capacity;
     uint32_t choices_capacity; /* an item */
-    uint32_t training;         /* 0: inference only, objectives and heads are left out */
+    uint32_t training;         /* 0: inference only, heads and most objectives are left out */
     uint64_t seed;
 } uform_run_t;
 
@@ -439,7 +439,7 @@ typedef struct uform_narrow_t {
     float const* from;      /* [count, width] */
     uint32_t const* places; /* host: [count] distinct, or null: one after another */
     void* to;
-    size_t to_bytes; /* from one row of `to` to the next */
+    size_t to_bytes; /* from one row of `to` to the next, whole elements */
 } uform_narrow_t;
 
 /** A matrix of float32 or bfloat16 with strides as float32 rows end to end, looked through for what is not finite. */
