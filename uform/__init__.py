@@ -30,7 +30,9 @@ from uform._ext.enums import (
 from uform._ext.executor import Executor
 from uform._ext.mesh import Mesh, MeshDescription, MeshOptions
 from uform._ext.model import Model
+from uform._ext.plugin_batch import Pairs, PluginArray, PluginBatch
 from uform._ext.process import show_config, version
+from uform._ext.registry import register
 from uform._ext.relations import Edges, Relations
 from uform._ext.rows_tape import RowsTape
 from uform._ext.stats import TrainerStepStats
@@ -72,6 +74,9 @@ __all__ = [
     "On",
     "Optimizer",
     "PairLossForm",
+    "Pairs",
+    "PluginArray",
+    "PluginBatch",
     "Relations",
     "RowsTape",
     "Scalar",
@@ -85,6 +90,7 @@ __all__ = [
     "get_include",
     "losses",
     "progress",
+    "register",
     "set_decoder",
     "show_config",
 ]

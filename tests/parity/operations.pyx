@@ -74,7 +74,7 @@ SPAN = np.dtype(
 
 STATE = np.dtype(
     [("applied", "u8"), ("learning_rate", "f8"), ("gradient_norm", "f8"), ("terms", "f8", UFORM_TERMS_CAPACITY),
-     ("refused", "u8")], align=True)
+     ("refused", "u8"), ("not_finite", "u8", UFORM_FINDINGS_CAPACITY)], align=True)
 
 if SEGMENT.itemsize != sizeof(uform_segment_t) or SPAN.itemsize != sizeof(uform_parameter_span_t) \
         or STATE.itemsize != sizeof(uform_update_state_t):

@@ -167,7 +167,7 @@ def test_a_mesh_s_directory_is_checked_at_once(executor: uform.Executor, tmp_pat
         ({"progress": 3}, TypeError, "progress is 3: expected a callable"),
         ({"progress_steps": -1}, ValueError, "progress_steps is -1"),
         ({"plugins": ["mine"]}, TypeError, "plugins is of type list: expected a mapping"),
-        ({"plugins": {"mine": 3}}, TypeError, r"plugins\['mine'\] is of type int: expected a buffer"),
+        ({"plugins": {"mine": 3}}, TypeError, r"plugins\['mine'\] is of type int: expected a mapping"),
         ({"plugins": {"mine": None}}, ValueError, "no plugin named mine is registered"),
         ({"plugins": {"masked": bytes(8)}}, ValueError, "masked has its own field"),
         ({"hiden": 64}, TypeError, "hiden"),

@@ -150,23 +150,26 @@ cdef Vector unsigned_vector(object source, int item_bytes, str field):
     return _unsigned_buffer(view, item_bytes, field, expected)
 
 
-cdef Vector enum_vector(object source, object enumeration, str field):
-    """Members of an enumeration that counts from 0, as bytes: from a buffer of integers or a sequence of members."""
+cdef Vector enum_vector(object source, object enumeration, str field, object more=()):
+    """Members of an enumeration that counts from 0, as bytes: from a buffer of integers or a sequence of members.
+
+    `more` are ints beyond its members that count as well.
+    """
     cdef str expected = f"a sequence of {enumeration.__name__} or a buffer of uint8"
     cdef unsigned char highest = len(enumeration) - 1
     cdef View view = _open(source, field, expected)
     if view is None:
-        return _enum_sequence(as_sequence(source, field, expected), enumeration, highest, field)
+        return _enum_sequence(as_sequence(source, field, expected), enumeration, highest, field, more)
     cdef Vector vector = _unsigned_buffer(view, 1, field, expected)
     cdef const unsigned char* values = <const unsigned char*>vector.data
     cdef size_t place
     for place in range(vector.count):
-        if values[place] > highest:
+        if values[place] > highest and values[place] not in more:
             as_enum(enumeration, values[place], f"{field}[{place}]")
     return vector
 
 
-cdef Vector _enum_sequence(tuple members, object enumeration, unsigned char highest, str field):
+cdef Vector _enum_sequence(tuple members, object enumeration, unsigned char highest, str field, object more):
     cdef View view = View.borrow(np.empty(len(members), np.uint8))
     cdef unsigned char* values = <unsigned char*>view.c.buf
     cdef Py_ssize_t place
@@ -177,7 +180,7 @@ cdef Vector _enum_sequence(tuple members, object enumeration, unsigned char high
         if type(member) is not enumeration and type(member) is not int:
             member = as_enum(enumeration, member, f"{field}[{place}]")
         number = PyLong_AsLongLongAndOverflow(member, &overflow)
-        if overflow != 0 or not 0 <= number <= highest:
+        if overflow != 0 or not 0 <= number <= highest and number not in more:
             as_enum(enumeration, member, f"{field}[{place}]")  # raises
         values[place] = <unsigned char>number
     return _vector_of(view, False)

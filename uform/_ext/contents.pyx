@@ -24,6 +24,7 @@ from uform._ext.c_api cimport (
 )
 from uform._ext.decoders cimport decode
 from uform._ext.fields cimport as_sequence
+from uform._ext.registry cimport foreign_modalities
 from uform._ext.tape cimport Tape, as_tape
 
 import numpy as np
@@ -46,6 +47,9 @@ _ARRAYS = {
     AUDIO: ((uform_element_int16_k, uform_element_float32_k), (1, 2),
             "int16 or float32 [samples] or [samples, channels]"),
 }
+# What third parties' modalities may be given; each looks further itself.
+_FOREIGN = ((uform_element_uint8_k, uform_element_int16_k, uform_element_float32_k), (1, 2, 3, 4),
+            "a text, bytes, or uint8, int16 or float32 with at most 4 axes")
 
 
 cdef class Items:
@@ -70,7 +74,7 @@ cdef Items parse_items(object modalities, object contents, object bags, object s
         count = len(sequence)
     else:
         count = tape.count
-    items.modalities = flags(modalities, count, Modality, "modalities")
+    items.modalities = _modalities_of(modalities, count)
     items.c.count = count
     items.c.modalities = <const uint8_t*>items.modalities.data
     items.c.tape_offsets = NULL
@@ -86,15 +90,20 @@ cdef Items parse_items(object modalities, object contents, object bags, object s
 
 cdef Vector words(object source, size_t count, str field):
     """uint32 words, one a content."""
-    cdef Vector vector = unsigned_vector(source, sizeof(uint32_t), field)
-    if vector.count != count:
-        raise ValueError(f"{field} has {vector.count} entries: expected {count}, one a content")
-    return vector
+    return _one_a_content(unsigned_vector(source, sizeof(uint32_t), field), count, field)
 
 
 cdef Vector flags(object source, size_t count, object enumeration, str field):
     """Members of a small enumeration as bytes, one a content."""
-    cdef Vector vector = enum_vector(source, enumeration, field)
+    return _one_a_content(enum_vector(source, enumeration, field), count, field)
+
+
+cdef Vector _modalities_of(object source, size_t count):
+    """One a content; third parties' modalities are ints."""
+    return _one_a_content(enum_vector(source, Modality, "modalities", foreign_modalities()), count, "modalities")
+
+
+cdef Vector _one_a_content(Vector vector, size_t count, str field):
     if vector.count != count:
         raise ValueError(f"{field} has {vector.count} entries: expected {count}, one a content")
     return vector
@@ -155,6 +164,8 @@ cdef int _take_contents(Items items, Tape tape, tuple sequence, object shapes) e
         content = sequence[place] if tape is None else tape.text(place, "contents")
         if items.c.modalities[place] == TEXT:
             _take_text(items, place, content)
+        elif items.c.modalities[place] > AUDIO:
+            _take_foreign(items, place, content)
         else:
             _take_array(items, place, content, shapes)
     return 0
@@ -196,7 +207,17 @@ cdef int _take_array(Items items, size_t place, object source, object shapes) ex
         view = _array(source, place, modality)
     if not view.is_aligned():
         view = View.borrow(np.require(memoryview(view.source), requirements="A"))
-    _describe(&items.contents[place], view, place, modality)
+    _describe(&items.contents[place], view, place, _ARRAYS[modality])
+    items.keepers.append(view)
+    return 0
+
+
+cdef int _take_foreign(Items items, size_t place, object source) except -1:
+    """A third party's content: a text or bytes as bytes, any other array as it is."""
+    if isinstance(source, (str, bytes)):
+        return _take_text(items, place, source)
+    cdef View view = _borrow(source, place, _FOREIGN[2])
+    _describe(&items.contents[place], view, place, _FOREIGN)
     items.keepers.append(view)
     return 0
 
@@ -210,7 +231,10 @@ cdef object _shape_of(object shapes, int modality, size_t place):
 
 
 cdef View _array(object source, size_t place, int modality):
-    cdef str expected = _ARRAYS[modality][2]
+    return _borrow(source, place, _ARRAYS[modality][2])
+
+
+cdef View _borrow(object source, size_t place, str expected):
     if not exports_buffer(source):
         if not makes_array(source):
             raise TypeError(f"contents[{place}] is of type {type(source).__name__}: expected {expected}, or the "
@@ -222,8 +246,8 @@ cdef View _array(object source, size_t place, int modality):
         raise TypeError(f"contents[{place}] gives no buffer: {error}; expected {expected}") from None
 
 
-cdef int _describe(uform_content_t* content, View view, size_t place, int modality) except -1:
-    elements, axes, expected = _ARRAYS[modality]
+cdef int _describe(uform_content_t* content, View view, size_t place, tuple known) except -1:
+    elements, axes, expected = known
     cdef int element = _element_of(view)
     cdef int axis
     if element not in elements or view.c.ndim not in axes:

@@ -27,6 +27,7 @@ from uform._ext.contents cimport Items, flags, parse_items
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path
+from uform._ext.registry cimport load_all_plugins
 from uform._ext.rows cimport as_arena, make_rows
 from uform._ext.rows_tape cimport RowsTape
 from uform._ext.status cimport check
@@ -137,6 +138,7 @@ cdef class Model(Receiver):
             ValueError: a choice does not fit, an argument is wrong, or the checkpoint was trained without choices.
         """
         return TextChooseCall(self, texts, choices, arena=arena)()
+
     def embed_tokens(
         self,
         modalities: Sequence[Modality],
@@ -204,6 +206,7 @@ cdef Model _make(int kind, object executor, object path):
     cdef bytes spelled = as_path(path, "path")
     cdef const char* file = spelled
     devices.open()
+    load_all_plugins()  # the checkpoint tells which of them it needs
     devices.enter()
     try:
         with nogil:

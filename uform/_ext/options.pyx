@@ -9,6 +9,7 @@ from uform._ext.c_api cimport uform_plugin_option_t
 from uform._ext.config cimport BatchShape, Choices, Contrastive, LateInteraction, Masking, Optimizer, Schedule
 from uform._ext.fields cimport as_enum, as_int32, as_path, as_uint64, shown
 from uform._ext.progress cimport as_progress
+from uform._ext.registry cimport load_all_plugins, load_plugin, pack_fields
 
 from collections.abc import Mapping
 
@@ -39,6 +40,7 @@ cdef TrainerOptions as_trainer_options(dict given):
         resume = as_path(given["resume"], "resume")
         options.keepers.append(resume)
         options.c.resume = resume
+        load_all_plugins()  # the checkpoint tells which of them it needs
     options.c.depth = as_int32(given["depth"], "depth")
     options.c.hidden = as_int32(given["hidden"], "hidden")
     options.c.objective = as_enum(Objective, given["objective"], "objective").value
@@ -80,7 +82,7 @@ cdef int _take_structures(TrainerOptions options, dict given) except -1:
 
 
 cdef int _take_plugins(TrainerOptions options, object plugins) except -1:
-    """Plugins by name, each with the bytes of its configuration structure, or None for one of zeros."""
+    """Plugins by name, each with its fields, the bytes of its configuration structure, or None for one of zeros."""
     if plugins is None:
         return 0
     if not isinstance(plugins, Mapping):
@@ -108,12 +110,13 @@ cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, obj
         raise ValueError(f"plugins has the key {shown(name)}: no text, {error.reason}") from None
     options.keepers.append(spelled)
     option.name = spelled
+    load_plugin(name)
     if config is None:
         return 0
-    if not exports_buffer(config):
-        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}: expected a buffer that holds the "
-                        "plugin's configuration structure, or None")
-    structure = _bytes_of(config, name)
+    if not isinstance(config, Mapping) and not exports_buffer(config):
+        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}: expected a mapping from the plugin's "
+                        "fields to values, a buffer that holds its configuration structure, or None")
+    structure = pack_fields(name, config) if isinstance(config, Mapping) else _bytes_of(config, name)
     options.keepers.append(structure)
     option.config = <const char*>structure
     option.config_bytes = len(structure)

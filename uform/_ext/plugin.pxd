@@ -76,6 +76,9 @@ cdef extern from "uform/plugin.h" nogil:
         UFORM_CODE_VALUES
         UFORM_AXES
         UFORM_TERMS_CAPACITY
+        UFORM_FINDINGS_CAPACITY
+        UFORM_MODALITY_FREE
+        UFORM_MODALITY_END
 
     ctypedef enum uform_text_code_t:
         uform_text_code_marker_k
@@ -453,6 +456,7 @@ cdef extern from "uform/plugin.h" nogil:
         double gradient_norm
         double[32] terms
         uint64_t refused
+        uint64_t[32] not_finite
 
     ctypedef struct uform_update_t:
         uint64_t count
@@ -504,7 +508,8 @@ cdef extern from "uform/plugin.h" nogil:
 
     ctypedef struct uform_parallel_t:
         void* pool
-        void (*run)(void* pool, size_t tasks, void (*task)(void* state, size_t index) noexcept, void* state) noexcept
+        void (*run)(void* pool, size_t tasks, void (*task)(void* state, size_t index) noexcept,
+                    void* state) noexcept nogil
 
     ctypedef struct uform_backend_options_t:
         uform_parallel_t parallel
@@ -522,111 +527,114 @@ cdef extern from "uform/plugin.h" nogil:
         const char* name
         uint32_t host_memory
         # the backend and its devices
-        uform_status_t (*backend_create)(const uform_backend_options_t* options, void** backend) noexcept
-        void (*backend_destroy)(void* backend) noexcept
-        const char* (*backend_gemm)(const void* backend) noexcept
-        int32_t (*backend_gpu_class)(const void* backend) noexcept
-        uform_status_t (*stream_create)(void* backend, uint32_t device, uform_stream_t** stream) noexcept
-        void (*stream_destroy)(uform_stream_t* stream) noexcept
-        uform_status_t (*stream_synchronize)(uform_stream_t* stream) noexcept
-        uform_status_t (*memory_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept
-        void (*memory_release)(uform_stream_t* stream, void* memory) noexcept
-        uform_status_t (*staging_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept
-        void (*staging_release)(uform_stream_t* stream, void* memory) noexcept
-        uform_status_t (*memory_upload)(uform_stream_t* stream, void* device, const void* host, size_t bytes) noexcept
-        uform_status_t (*memory_download)(uform_stream_t* stream, void* host, const void* device, size_t bytes) noexcept
-        uform_status_t (*memory_zero)(uform_stream_t* stream, void* device, size_t bytes) noexcept
+        uform_status_t (*backend_create)(const uform_backend_options_t* options, void** backend) noexcept nogil
+        void (*backend_destroy)(void* backend) noexcept nogil
+        const char* (*backend_gemm)(const void* backend) noexcept nogil
+        int32_t (*backend_gpu_class)(const void* backend) noexcept nogil
+        uform_status_t (*stream_create)(void* backend, uint32_t device, uform_stream_t** stream) noexcept nogil
+        void (*stream_destroy)(uform_stream_t* stream) noexcept nogil
+        uform_status_t (*stream_synchronize)(uform_stream_t* stream) noexcept nogil
+        uform_status_t (*memory_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept nogil
+        void (*memory_release)(uform_stream_t* stream, void* memory) noexcept nogil
+        uform_status_t (*staging_allocate)(uform_stream_t* stream, size_t bytes, void** memory) noexcept nogil
+        void (*staging_release)(uform_stream_t* stream, void* memory) noexcept nogil
+        uform_status_t (*memory_upload)(uform_stream_t* stream, void* device, const void* host,
+                                        size_t bytes) noexcept nogil
+        uform_status_t (*memory_download)(uform_stream_t* stream, void* host, const void* device,
+                                          size_t bytes) noexcept nogil
+        uform_status_t (*memory_zero)(uform_stream_t* stream, void* device, size_t bytes) noexcept nogil
         # sizes
-        size_t (*state_bytes)(uint32_t hidden) noexcept
-        size_t (*weights_bytes)(uint32_t kind, uint32_t rows, uint32_t columns) noexcept
-        size_t (*layer_saved_bytes)(const uform_extents_t* extents, uint32_t columns) noexcept
-        size_t (*layer_workspace_bytes)(const uform_extents_t* extents, uint32_t columns, uint32_t segments) noexcept
-        size_t (*norm_workspace_bytes)(uint32_t hidden, uint32_t columns) noexcept
-        size_t (*embedding_workspace_bytes)(uint32_t hidden, uint32_t table_rows, uint32_t columns) noexcept
-        size_t (*patches_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t patches) noexcept
-        size_t (*pool_workspace_bytes)(uint32_t hidden, uint32_t bags) noexcept
-        size_t (*bytes_head_workspace_bytes)(uint32_t hidden, uint32_t rows) noexcept
-        size_t (*patches_head_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t rows) noexcept
-        size_t (*cross_entropy_workspace_bytes)(uint32_t classes, uint64_t count) noexcept
+        size_t (*state_bytes)(uint32_t hidden) noexcept nogil
+        size_t (*weights_bytes)(uint32_t kind, uint32_t rows, uint32_t columns) noexcept nogil
+        size_t (*layer_saved_bytes)(const uform_extents_t* extents, uint32_t columns) noexcept nogil
+        size_t (*layer_workspace_bytes)(const uform_extents_t* extents, uint32_t columns,
+                                        uint32_t segments) noexcept nogil
+        size_t (*norm_workspace_bytes)(uint32_t hidden, uint32_t columns) noexcept nogil
+        size_t (*embedding_workspace_bytes)(uint32_t hidden, uint32_t table_rows, uint32_t columns) noexcept nogil
+        size_t (*patches_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t patches) noexcept nogil
+        size_t (*pool_workspace_bytes)(uint32_t hidden, uint32_t bags) noexcept nogil
+        size_t (*bytes_head_workspace_bytes)(uint32_t hidden, uint32_t rows) noexcept nogil
+        size_t (*patches_head_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t rows) noexcept nogil
+        size_t (*cross_entropy_workspace_bytes)(uint32_t classes, uint64_t count) noexcept nogil
         size_t (*pairs_workspace_bytes)(uint32_t units, uint32_t rows, uint32_t edges, uint32_t width,
-                                        uint32_t groups) noexcept
-        size_t (*update_workspace_bytes)(uint64_t count) noexcept
+                                        uint32_t groups) noexcept nogil
+        size_t (*update_workspace_bytes)(uint64_t count) noexcept nogil
         # weights
         uform_status_t (*weights_import)(uform_stream_t* stream, uint32_t kind, uint32_t rows, uint32_t columns,
-                                         const float* plain, void* working) noexcept
+                                         const float* plain, void* working) noexcept nogil
         # columns
-        uform_status_t (*columns_expand)(uform_stream_t* stream, const uform_columns_t* columns) noexcept
-        uform_status_t (*embedding_forward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept
-        uform_status_t (*embedding_backward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept
-        uform_status_t (*patches_forward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept
-        uform_status_t (*patches_backward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept
+        uform_status_t (*columns_expand)(uform_stream_t* stream, const uform_columns_t* columns) noexcept nogil
+        uform_status_t (*embedding_forward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept nogil
+        uform_status_t (*embedding_backward)(uform_stream_t* stream, const uform_embedding_t* embedding) noexcept nogil
+        uform_status_t (*patches_forward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept nogil
+        uform_status_t (*patches_backward)(uform_stream_t* stream, const uform_patches_t* patches) noexcept nogil
         # the encoder's block
-        uform_status_t (*norm_qkv_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*attention_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*out_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*norm_geglu_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*down_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*down_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*norm_geglu_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*out_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*attention_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
-        uform_status_t (*norm_qkv_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept
+        uform_status_t (*norm_qkv_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*attention_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*out_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*norm_geglu_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*down_residual_forward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*down_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*norm_geglu_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*out_residual_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*attention_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
+        uform_status_t (*norm_qkv_backward)(uform_stream_t* stream, const uform_layer_t* layer) noexcept nogil
         # after the last block
-        uform_status_t (*norm_forward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept
-        uform_status_t (*norm_backward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept
-        uform_status_t (*pool_forward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept
-        uform_status_t (*pool_backward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept
-        uform_status_t (*rows_gather)(uform_stream_t* stream, const uform_rows_t* rows) noexcept
-        uform_status_t (*rows_scatter)(uform_stream_t* stream, const uform_rows_t* rows) noexcept
+        uform_status_t (*norm_forward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept nogil
+        uform_status_t (*norm_backward)(uform_stream_t* stream, const uform_norm_t* norm) noexcept nogil
+        uform_status_t (*pool_forward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept nogil
+        uform_status_t (*pool_backward)(uform_stream_t* stream, const uform_pool_t* pool) noexcept nogil
+        uform_status_t (*rows_gather)(uform_stream_t* stream, const uform_rows_t* rows) noexcept nogil
+        uform_status_t (*rows_scatter)(uform_stream_t* stream, const uform_rows_t* rows) noexcept nogil
         # objectives
-        uform_status_t (*bytes_head)(uform_stream_t* stream, const uform_bytes_head_t* head) noexcept
-        uform_status_t (*patches_head)(uform_stream_t* stream, const uform_patches_head_t* head) noexcept
-        uform_status_t (*cross_entropy)(uform_stream_t* stream, const uform_cross_entropy_t* problem) noexcept
-        uform_status_t (*prefix_forward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept
-        uform_status_t (*prefix_backward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept
-        uform_status_t (*pairs_forward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept
-        uform_status_t (*pairs_backward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept
+        uform_status_t (*bytes_head)(uform_stream_t* stream, const uform_bytes_head_t* head) noexcept nogil
+        uform_status_t (*patches_head)(uform_stream_t* stream, const uform_patches_head_t* head) noexcept nogil
+        uform_status_t (*cross_entropy)(uform_stream_t* stream, const uform_cross_entropy_t* problem) noexcept nogil
+        uform_status_t (*prefix_forward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept nogil
+        uform_status_t (*prefix_backward)(uform_stream_t* stream, const uform_prefix_t* prefix) noexcept nogil
+        uform_status_t (*pairs_forward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept nogil
+        uform_status_t (*pairs_backward)(uform_stream_t* stream, const uform_pairs_t* pairs) noexcept nogil
         # the devices of one process among themselves
         uform_status_t (*reduce_sum)(uform_stream_t** streams, float** buffers, uint32_t devices,
-                                     uint64_t count) noexcept
+                                     uint64_t count) noexcept nogil
         uform_status_t (*reduce_terms)(uform_stream_t** streams, double** buffers, uint32_t devices,
-                                       uint64_t count) noexcept
+                                       uint64_t count) noexcept nogil
         uform_status_t (*gather)(uform_stream_t** streams, const void** sources, void** targets, uint32_t devices,
-                                 uint64_t bytes) noexcept
+                                 uint64_t bytes) noexcept nogil
         # the update
-        uform_status_t (*update)(uform_stream_t* stream, const uform_update_t* update) noexcept
+        uform_status_t (*update)(uform_stream_t* stream, const uform_update_t* update) noexcept nogil
         # memory that others hand over and take
-        uform_status_t (*device_synchronize)(uform_stream_t* stream) noexcept
-        void* (*stream_handle)(uform_stream_t* stream) noexcept
-        uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* from_, size_t bytes) noexcept
-        uform_status_t (*memory_device)(uform_stream_t* stream, const void* memory, int32_t* device) noexcept
-        uform_status_t (*rows_narrow)(uform_stream_t* stream, const uform_narrow_t* narrow) noexcept
-        uform_status_t (*rows_widen)(uform_stream_t* stream, const uform_widen_t* widen) noexcept
+        uform_status_t (*device_synchronize)(uform_stream_t* stream) noexcept nogil
+        void* (*stream_handle)(uform_stream_t* stream) noexcept nogil
+        uform_status_t (*memory_copy)(uform_stream_t* stream, void* to, const void* from_, size_t bytes) noexcept nogil
+        uform_status_t (*memory_device)(uform_stream_t* stream, const void* memory, int32_t* device) noexcept nogil
+        uform_status_t (*rows_narrow)(uform_stream_t* stream, const uform_narrow_t* narrow) noexcept nogil
+        uform_status_t (*rows_widen)(uform_stream_t* stream, const uform_widen_t* widen) noexcept nogil
         # order among streams
-        uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event) noexcept
-        void (*event_destroy)(uform_event_t* event) noexcept
-        uform_status_t (*event_record)(uform_stream_t* stream, uform_event_t* event) noexcept
-        uform_status_t (*stream_wait)(uform_stream_t* stream, uform_event_t* event) noexcept
-        uform_status_t (*host_wait)(uform_event_t* event) noexcept
-        uform_status_t (*event_elapsed)(uform_event_t* begin, uform_event_t* end, double* seconds) noexcept
-        void (*backend_counters)(const void* backend, uform_backend_counters_t* counters) noexcept
+        uform_status_t (*event_create)(uform_stream_t* stream, uform_event_t** event) noexcept nogil
+        void (*event_destroy)(uform_event_t* event) noexcept nogil
+        uform_status_t (*event_record)(uform_stream_t* stream, uform_event_t* event) noexcept nogil
+        uform_status_t (*stream_wait)(uform_stream_t* stream, uform_event_t* event) noexcept nogil
+        uform_status_t (*host_wait)(uform_event_t* event) noexcept nogil
+        uform_status_t (*event_elapsed)(uform_event_t* begin, uform_event_t* end, double* seconds) noexcept nogil
+        void (*backend_counters)(const void* backend, uform_backend_counters_t* counters) noexcept nogil
         # captured work
-        uform_status_t (*capture_begin)(uform_stream_t* stream) noexcept
-        uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph) noexcept
-        uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph) noexcept
-        void (*graph_destroy)(uform_graph_t* graph) noexcept
-        size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows) noexcept
-        uform_status_t (*choices_head)(uform_stream_t* stream, const uform_choices_head_t* head) noexcept
+        uform_status_t (*capture_begin)(uform_stream_t* stream) noexcept nogil
+        uform_status_t (*capture_end)(uform_stream_t* stream, uform_graph_t** graph) noexcept nogil
+        uform_status_t (*graph_launch)(uform_stream_t* stream, uform_graph_t* graph) noexcept nogil
+        void (*graph_destroy)(uform_graph_t* graph) noexcept nogil
+        size_t (*choices_head_workspace_bytes)(uint32_t hidden, uint32_t items, uint32_t rows) noexcept nogil
+        uform_status_t (*choices_head)(uform_stream_t* stream, const uform_choices_head_t* head) noexcept nogil
         # late interaction
-        size_t (*vectors_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t columns) noexcept
+        size_t (*vectors_workspace_bytes)(uint32_t hidden, uint32_t width, uint32_t columns) noexcept nogil
         size_t (*maxsim_workspace_bytes)(uint32_t width, uint32_t query_vectors, uint32_t documents,
-                                         uint32_t document_vectors) noexcept
-        size_t (*similarity_pairs_workspace_bytes)(uint32_t rows, uint32_t edges) noexcept
-        uform_status_t (*vectors_forward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept
-        uform_status_t (*vectors_backward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept
-        uform_status_t (*maxsim_forward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept
-        uform_status_t (*maxsim_backward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept
-        uform_status_t (*similarity_pairs)(uform_stream_t* stream, const uform_similarity_pairs_t* pairs) noexcept
+                                         uint32_t document_vectors) noexcept nogil
+        size_t (*similarity_pairs_workspace_bytes)(uint32_t rows, uint32_t edges) noexcept nogil
+        uform_status_t (*vectors_forward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept nogil
+        uform_status_t (*vectors_backward)(uform_stream_t* stream, const uform_vectors_t* vectors) noexcept nogil
+        uform_status_t (*maxsim_forward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept nogil
+        uform_status_t (*maxsim_backward)(uform_stream_t* stream, const uform_maxsim_t* maxsim) noexcept nogil
+        uform_status_t (*similarity_pairs)(uform_stream_t* stream, const uform_similarity_pairs_t* pairs) noexcept nogil
 
     const uform_operations_t* uform_operations_ram()
 
@@ -652,15 +660,16 @@ cdef extern from "uform/plugin.h" nogil:
     ctypedef struct uform_declare_t:
         uform_host_t* host
         const uform_operations_t* operations
-        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept
+        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept nogil
         uform_status_t (*parameter)(uform_host_t* host, const uform_parameter_request_t* request,
-                                    uint32_t* handle) noexcept
-        uform_status_t (*term)(uform_host_t* host, const char* name, double weight, uint32_t* handle) noexcept
-        uform_status_t (*staging)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
-        uform_status_t (*workspace)(uform_host_t* host, size_t bytes, size_t* offset) noexcept
-        uform_status_t (*column_staging)(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) noexcept
-        uform_status_t (*vectors)(uform_host_t* host, uint32_t width) noexcept
-        uform_status_t (*notice)(uform_host_t* host, size_t bytes) noexcept
+                                    uint32_t* handle) noexcept nogil
+        uform_status_t (*term)(uform_host_t* host, const char* name, double weight, uint32_t* handle) noexcept nogil
+        uform_status_t (*staging)(uform_host_t* host, size_t bytes, size_t* offset) noexcept nogil
+        uform_status_t (*workspace)(uform_host_t* host, size_t bytes, size_t* offset) noexcept nogil
+        uform_status_t (*column_staging)(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) noexcept nogil
+        uform_status_t (*vectors)(uform_host_t* host, uint32_t width) noexcept nogil
+        uform_status_t (*notice)(uform_host_t* host, size_t bytes) noexcept nogil
+        const char* plugin
 
     ctypedef enum uform_tap_t:
         uform_tap_covered_k
@@ -729,27 +738,28 @@ cdef extern from "uform/plugin.h" nogil:
         uform_host_t* host
         const uform_run_t* run
         uint64_t call
-        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept
+        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept nogil
         size_t items_count
         const uform_item_t* items
         size_t bags_count
         const uform_bag_t* bags
         const uform_device_view_t* devices
-        uform_status_t (*pairs)(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) noexcept
-        uform_status_t (*flag)(uform_host_t* host, uint32_t bag, uint8_t flags) noexcept
-        uform_status_t (*count)(uform_host_t* host, uint32_t index, double value) noexcept
-        double (*counted)(uform_host_t* host, uint32_t index) noexcept
+        uform_status_t (*pairs)(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) noexcept nogil
+        uform_status_t (*flag)(uform_host_t* host, uint32_t bag, uint8_t flags) noexcept nogil
+        uform_status_t (*count)(uform_host_t* host, uint32_t index, double value) noexcept nogil
+        double (*counted)(uform_host_t* host, uint32_t index) noexcept nogil
         void (*random)(uform_host_t* host, uint32_t purpose, uint64_t world_item, uint32_t column,
-                       uint32_t* words) noexcept
-        const uform_world_bag_t* (*world)(uform_host_t* host) noexcept
-        uform_status_t (*rows)(uform_host_t* host, uint32_t device, const uint32_t* slots, uint32_t count) noexcept
-        uint32_t (*cover_kind)(uform_host_t* host, uint32_t modality) noexcept
+                       uint32_t* words) noexcept nogil
+        const uform_world_bag_t* (*world)(uform_host_t* host) noexcept nogil
+        uform_status_t (*rows)(uform_host_t* host, uint32_t device, const uint32_t* slots,
+                               uint32_t count) noexcept nogil
+        uint32_t (*cover_kind)(uform_host_t* host, uint32_t modality) noexcept nogil
         uform_status_t (*cover)(uform_host_t* host, size_t item, const uint32_t* places, const uint8_t* actions,
-                                const uint8_t* random_bytes, uint32_t count) noexcept
+                                const uint8_t* random_bytes, uint32_t count) noexcept nogil
         const uform_choice_texts_t* choices
         const uint8_t* sides
-        void* (*notice_of)(uform_host_t* host, uint32_t device) noexcept
-        const void* (*notice_from)(uform_host_t* host, uint32_t rank) noexcept
+        void* (*notice_of)(uform_host_t* host, uint32_t device) noexcept nogil
+        const void* (*notice_from)(uform_host_t* host, uint32_t rank) noexcept nogil
 
     ctypedef struct uform_pass_t:
         uform_host_t* host
@@ -773,11 +783,12 @@ cdef extern from "uform/plugin.h" nogil:
         const float* world_bags
         float* world_bags_gradient
         uform_status_t (*reconstruct)(uform_host_t* host, uint32_t device, uint32_t modality, const float* scale,
-                                      const float* weight, double* term) noexcept
+                                      const float* weight, double* term) noexcept nogil
         float* row_losses
         float* vectors
         const float* world_vectors
         float* world_vectors_gradient
+        uform_status_t (*fail)(uform_host_t* host, uform_status_t status, const char* message) noexcept nogil
 
     ctypedef struct uform_reconstruction_t:
         uint32_t first
@@ -840,20 +851,20 @@ cdef extern from "uform/plugin.h" nogil:
         size_t fields_count
         size_t config_bytes
         uform_status_t (*derive)(void* config, const uform_run_t* run, const uform_declare_t* declare,
-                                 uint32_t* enabled) noexcept
+                                 uint32_t* enabled) noexcept nogil
         uform_status_t (*create)(const void* config, const uform_run_t* run, const uform_declare_t* declare,
-                                 void** self) noexcept
-        void (*destroy)(void* self) noexcept
+                                 void** self) noexcept nogil
+        void (*destroy)(void* self) noexcept nogil
         uform_status_t (*measure)(void* self, const uform_content_t* content, uint32_t limit, uform_measure_t* measure,
-                                  char* message, size_t message_bytes) noexcept
-        uform_status_t (*fill)(void* self, const uform_fill_t* fill) noexcept
-        uform_status_t (*cover)(void* self, const uform_cover_t* cover) noexcept
+                                  char* message, size_t message_bytes) noexcept nogil
+        uform_status_t (*fill)(void* self, const uform_fill_t* fill) noexcept nogil
+        uform_status_t (*cover)(void* self, const uform_cover_t* cover) noexcept nogil
         uform_status_t (*finish)(void* self, uint32_t device, uint8_t* staging, uint32_t columns,
-                                 uint32_t covered) noexcept
-        uform_status_t (*embed_forward)(void* self, const uform_pass_t* step) noexcept
-        uform_status_t (*embed_backward)(void* self, const uform_pass_t* step) noexcept
+                                 uint32_t covered) noexcept nogil
+        uform_status_t (*embed_forward)(void* self, const uform_pass_t* step) noexcept nogil
+        uform_status_t (*embed_backward)(void* self, const uform_pass_t* step) noexcept nogil
         uform_status_t (*reconstruct)(void* self, const uform_pass_t* step,
-                                      const uform_reconstruction_t* reconstruction) noexcept
+                                      const uform_reconstruction_t* reconstruction) noexcept nogil
         uint32_t capturable
 
     ctypedef struct uform_objective_plugin_t:
@@ -865,17 +876,24 @@ cdef extern from "uform/plugin.h" nogil:
         const uform_field_t* fields
         size_t fields_count
         size_t config_bytes
-        uform_status_t (*derive)(void* config, const uform_run_t* run, const uform_declare_t* declare) noexcept
+        uform_status_t (*derive)(void* config, const uform_run_t* run, const uform_declare_t* declare) noexcept nogil
         uform_status_t (*create)(const void* config, const uform_run_t* run, const uform_declare_t* declare,
-                                 void** self) noexcept
-        void (*destroy)(void* self) noexcept
-        size_t (*covered_capacity)(void* self) noexcept
-        uform_status_t (*plan)(void* self, const uform_plan_t* plan, uint32_t stage) noexcept
-        uform_status_t (*forward_backward)(void* self, const uform_pass_t* step) noexcept
+                                 void** self) noexcept nogil
+        void (*destroy)(void* self) noexcept nogil
+        size_t (*covered_capacity)(void* self) noexcept nogil
+        uform_status_t (*plan)(void* self, const uform_plan_t* plan, uint32_t stage) noexcept nogil
+        uform_status_t (*forward_backward)(void* self, const uform_pass_t* step) noexcept nogil
         uform_status_t (*extra_columns)(void* self, const uform_extra_t* extra, uint32_t* columns, char* message,
-                                        size_t message_bytes) noexcept
-        uform_status_t (*extra_fill)(void* self, const uform_extra_t* extra, uint16_t* codes) noexcept
+                                        size_t message_bytes) noexcept nogil
+        uform_status_t (*extra_fill)(void* self, const uform_extra_t* extra, uint16_t* codes) noexcept nogil
         uint32_t answer_kind
-        uform_status_t (*infer)(void* self, const uform_pass_t* step, uform_answer_t* answer) noexcept
-        uform_status_t (*columns_forward)(void* self, const uform_pass_t* step) noexcept
-        uform_status_t (*columns_backward)(void* self, const uform_pass_t* step) noexcept
+        uform_status_t (*infer)(void* self, const uform_pass_t* step, uform_answer_t* answer) noexcept nogil
+        uform_status_t (*columns_forward)(void* self, const uform_pass_t* step) noexcept nogil
+        uform_status_t (*columns_backward)(void* self, const uform_pass_t* step) noexcept nogil
+
+    # registration
+
+    uform_status_t uform_objective_register(const uform_objective_plugin_t* plugin)
+    uform_status_t uform_modality_register(const uform_modality_plugin_t* plugin)
+    const uform_objective_plugin_t* uform_objective_find(const char* name)
+    const uform_modality_plugin_t* uform_modality_find(const char* name)

@@ -47,7 +47,7 @@ class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> Trainer: ...
     @classmethod
     def init_ram(
@@ -70,7 +70,7 @@ class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> Trainer: ...
     @classmethod
     def plan_vram(
@@ -93,7 +93,7 @@ class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> dict[str, Any]: ...
     @classmethod
     def plan_ram(
@@ -116,7 +116,7 @@ class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> dict[str, Any]: ...
     def on(self, executor: Executor, /) -> On[Trainer]: ...
     def deferred(self, executor: Executor, /) -> DeferredOn[Trainer]: ...

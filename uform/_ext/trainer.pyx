@@ -97,7 +97,7 @@ cdef class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> Trainer:
         """Builds one replica per device and starts or resumes the run.
 
@@ -120,7 +120,8 @@ cdef class Trainer(Receiver):
             progress: called with (done, total); False cancels.
             progress_steps: calls it once in so many steps; 0 is 1.
             optimizer: of the update.
-            plugins: registered plugins by name, each with a buffer that holds its configuration structure, or None.
+            plugins: third parties' plugins by name, registered or installed, each with a mapping from its fields to
+                values, a buffer that holds its configuration structure, or None.
 
         Raises:
             ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM; or the
@@ -154,7 +155,7 @@ cdef class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> Trainer:
         """Builds one replica per virtual device and starts or resumes the run: `init_vram` on a RAM executor."""
         return _make(uform_executor_kind_ram_k, executor, mesh, dict(
@@ -183,7 +184,7 @@ cdef class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> dict[str, Any]:
         """The bytes that `init_vram` would take of the same arguments, before anything is allocated.
 
@@ -206,7 +207,7 @@ cdef class Trainer(Receiver):
             progress: not called.
             progress_steps: not read.
             optimizer: of the update.
-            plugins: registered plugins by name, each with its configuration structure, or None.
+            plugins: third parties' plugins by name, each with its configuration, or None.
 
         Returns:
             `devices`; `parameter_count`; `planned_bytes_per_device`, which maps purposes and "total" to bytes as
@@ -245,7 +246,7 @@ cdef class Trainer(Receiver):
         progress: _Progress | None = None,
         progress_steps: int = 0,
         optimizer: Optimizer | None = None,
-        plugins: Mapping[str, Buffer | None] | None = None,
+        plugins: Mapping[str, Mapping[str, Any] | Buffer | None] | None = None,
     ) -> dict[str, Any]:
         """The bytes that `init_ram` would take of the same arguments: `plan_vram` on a RAM executor."""
         return _plan(uform_executor_kind_ram_k, executor, mesh, dict(

@@ -147,8 +147,10 @@ void batch::measure() {
             uint32_t const extra = measure_extra(item);
             uint32_t const limit = whole_.run.row_columns - 1 - extra;
             char message[512] = "";
-            uform_status_t const status =
-                modality.plugin->measure(modality.self, &content, limit, &item.measure, message, sizeof(message));
+            uform_status_t const status = ask_plugin(modality, "measure", [&] {
+                return modality.plugin->measure(modality.self, &content, limit, &item.measure, message,
+                                                sizeof(message));
+            });
             if (status != uform_status_success_k)
                 fail(status, "contents[", place, "]: ", message);
             if (item.measure.columns > limit)
@@ -175,7 +177,9 @@ uint32_t batch::measure_extra(uform_item_t const& item) const {
             continue;
         uint32_t columns = 0;
         char message[512] = "";
-        uform_status_t const status = one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message));
+        uform_status_t const status = ask_plugin(one, "extra_columns", [&] {
+            return one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message));
+        });
         if (status != uform_status_success_k)
             fail(status, message);
         if (columns > extra.limit)
@@ -268,7 +272,7 @@ void batch::fill_item(size_t index) {
     uform_fill_t fill{
         &content,       &item.measure, &segment, staging.codes + segment.first, staging.base + modality.staging_offset,
         before_[index], item.device};
-    check(modality.plugin->fill(modality.self, &fill));
+    call_plugin(modality, "fill", [&] { return modality.plugin->fill(modality.self, &fill); });
     if (segment.columns != segment.pooled)
         fill_extra(item, fill.codes + segment.pooled);
 }
@@ -308,7 +312,7 @@ void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, 
                         actions,
                         random_bytes,
                         count};
-    check(modality.plugin->cover(modality.self, &cover));
+    call_plugin(modality, "cover", [&] { return modality.plugin->cover(modality.self, &cover); });
     covered_count_[cell] += count;
     total += count;
 }
@@ -323,9 +327,11 @@ void batch::finish() {
             staging.counts->covered_of[place] = covered_count_[cell];
             staging.counts->covered_first[place] = covered_first_[cell];
             auto const& modality = whole_.modalities[place];
-            check(modality.plugin->finish(modality.self, static_cast<uint32_t>(device),
-                                          staging.base + modality.staging_offset, content_columns_[cell],
-                                          covered_count_[cell]));
+            call_plugin(modality, "finish", [&] {
+                return modality.plugin->finish(modality.self, static_cast<uint32_t>(device),
+                                               staging.base + modality.staging_offset, content_columns_[cell],
+                                               covered_count_[cell]);
+            });
         }
     }
 }

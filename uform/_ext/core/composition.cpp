@@ -177,10 +177,35 @@ void check_modalities(composition const& whole) {
 
 void add_objective(composition& whole, objective_instance instance) {
     whole.taps |= instance.plugin->taps;
-    size_t const covered =
-        std::min<size_t>(instance.plugin->covered_capacity(instance.self), whole.run.columns_capacity);
+    size_t most = 0;
+    call_plugin(instance, "covered_capacity", [&] {
+        most = instance.plugin->covered_capacity(instance.self);
+        return uform_status_success_k;
+    });
+    size_t const covered = std::min<size_t>(most, whole.run.columns_capacity);
     whole.covered_capacity = std::max(whole.covered_capacity, covered);
     whole.objectives.push_back(std::move(instance));
+}
+
+/** Third parties' plugins get their places, as many as there are. */
+void number_foreign(composition& whole) {
+    int next = 0;
+    auto const number = [&](plugin_parts& parts) {
+        if (!parts.own && next != UFORM_FINDINGS_CAPACITY / static_cast<int>(findings_k))
+            parts.foreign = next++;
+    };
+    for (modality_instance& one : whole.modalities)
+        number(one);
+    for (objective_instance& one : whole.objectives)
+        number(one);
+}
+
+/** Staging and workspace of a device, and parameters with what training keeps beside them. */
+size_t bytes_of(composition const& whole, plugin_parts const& parts) {
+    uint64_t values = 0;
+    for (uint32_t index : parts.parameters)
+        values += whole.declared.parameters.at(index).count();
+    return parts.staging_bytes + parts.workspace_bytes + (whole.training() ? 4 : 1) * sizeof(float) * values;
 }
 
 template <typename instance_at>
@@ -313,6 +338,10 @@ json describe(composition const& whole) {
 
 replica_layout lay_out(composition& whole) {
     replica_layout layout;
+    number_foreign(whole);
+    whole.for_each_foreign([&](plugin_parts const& parts) {
+        layout.foreign += "; plugin " + parts.name + " asked for " + std::to_string(bytes_of(whole, parts));
+    });
     lay_out_parameters(whole, layout);
     layout.staging_parts = lay_out_staging(whole);
     layout.staging = layout.plan.add("staging", layout.staging_parts.bytes);
@@ -335,7 +364,7 @@ void allocate(replica_layout const& layout, std::function<void()> const& body) {
         std::string planned;
         for (memory_plan::share const& one : layout.plan.shares())
             planned += (planned.empty() ? "" : ", ") + one.purpose + " " + std::to_string(one.bytes);
-        fail(failure.status, failure.message, "; one device's plan: ", planned);
+        fail(failure.status, failure.message, "; one device's plan: ", planned, layout.foreign);
     }
 }
 

@@ -25,6 +25,16 @@ struct composition {
     uint32_t taps = 0;           /* of all objectives */
     size_t covered_capacity = 0; /* columns of one device */
 
+    /** Runs `body` for the parts of every third party's plugin. */
+    template <typename body_at> void for_each_foreign(body_at&& body) const {
+        for (modality_instance const& one : modalities)
+            if (!one.own)
+                body(static_cast<plugin_parts const&>(one));
+        for (objective_instance const& one : objectives)
+            if (!one.own)
+                body(static_cast<plugin_parts const&>(one));
+    }
+
     bool training() const { return run.training != 0; }
     /** The place of a modality among `modalities`, or -1. */
     int find(uint32_t modality) const;
@@ -67,6 +77,7 @@ struct staging_layout {
 /** Offsets into a device's block. */
 struct replica_layout {
     memory_plan plan;
+    std::string foreign; /* what each third party's plugin asked for, in words */
     staging_layout staging_parts;
     size_t parameters = 0, spans = 0, gradient = 0, first_moment = 0, second_moment = 0, state = 0,
            update_workspace = 0;

@@ -175,6 +175,7 @@ private:
         pass.workspace = block_->at<uint8_t>(workspace_);
         pass.weights = weights.data();
         pass.gradients = gradients.data();
+        pass.fail = fail_on_host;
         pass.terms = terms.data();
         if (problem_.offsets) {
             pass.world_vectors = embeddings_;

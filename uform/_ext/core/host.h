@@ -3,6 +3,8 @@
 
 #include <uform/plugin.h>
 
+#include "core/error.h"
+
 namespace uform {
 struct plugin_parts;
 struct declarations;
@@ -18,3 +20,11 @@ struct uform_host_t {
     uint32_t objective = 0;                  /* its place among the run's objectives */
     uform::replica* replica = nullptr;       /* during a pass */
 };
+
+namespace uform {
+/** How a plugin leaves its message. */
+inline uform_status_t fail_on_host(uform_host_t*, uform_status_t status, char const* message) {
+    set_last_error(message);
+    return status;
+}
+} // namespace uform

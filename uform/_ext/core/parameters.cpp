@@ -10,8 +10,6 @@ namespace uform {
 
 namespace {
 
-// A parameter begins on a cache line, so that vector loads of one never straddle another.
-constexpr uint64_t values_alignment_k = 16;
 // Far under what offsets in bytes can count, and over what any machine holds.
 constexpr uint64_t most_values_k = uint64_t(1) << 56;
 
@@ -47,7 +45,7 @@ uint32_t parameter_table::add(parameter asked) {
     if (!index_.emplace(asked.name, index).second)
         fail(uform_status_invalid_argument_k, "parameter ", asked.name, ": the name is taken");
     asked.offset = flat_;
-    flat_ += (asked.count() + values_alignment_k - 1) / values_alignment_k * values_alignment_k;
+    flat_ += (asked.count() + alignment_k - 1) / alignment_k * alignment_k;
     all_.push_back(std::move(asked));
     return index;
 }

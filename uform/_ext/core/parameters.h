@@ -33,6 +33,9 @@ void initialise(parameter const& one, uint64_t seed, float* values);
 
 class parameter_table {
 public:
+    /** A parameter begins on a cache line, so that vector loads of one never straddle another. */
+    static constexpr uint32_t alignment_k = 16;
+
     /** Answers the parameter's index. Refuses a taken name, an empty shape and more values than memory can address. */
     uint32_t add(parameter asked);
 

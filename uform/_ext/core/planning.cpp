@@ -8,11 +8,6 @@ namespace uform {
 
 /** The functions that an objective's plan may call. */
 struct planning_callbacks {
-    static uform_status_t fail_with(uform_host_t*, uform_status_t status, char const* message) {
-        set_last_error(message);
-        return status;
-    }
-
     static uform_status_t pairs(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) {
         return guard([&] {
             planning& self = *host->planning;
@@ -170,7 +165,7 @@ void planning::run_stage(uint32_t stage) {
         plan.host = &host;
         plan.run = &run_;
         plan.call = step_.call;
-        plan.fail = planning_callbacks::fail_with;
+        plan.fail = fail_on_host;
         plan.items_count = step_.items.size();
         plan.items = step_.items.data();
         plan.bags_count = step_.bags.size();
@@ -189,7 +184,7 @@ void planning::run_stage(uint32_t stage) {
         plan.sides = step_.sides;
         plan.notice_of = planning_callbacks::notice_of;
         plan.notice_from = planning_callbacks::notice_from;
-        check(objective.plugin->plan(objective.self, &plan, stage));
+        call_plugin(objective, "plan", [&] { return objective.plugin->plan(objective.self, &plan, stage); });
     }
 }
 

@@ -1,6 +1,9 @@
 #include "core/plugins.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <mutex>
 
@@ -28,10 +31,11 @@ public:
         return nullptr;
     }
 
-    void add(plugin_at const* plugin) {
-        if (find(plugin->name))
-            fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": the name is taken");
+    /** After `check`, called with every plugin there is, has let it pass. */
+    template <typename check_at> void add(plugin_at const* plugin, check_at&& check) {
         std::lock_guard lock(mutex_);
+        for (plugin_at const* known : plugins_)
+            check(known);
         plugins_.push_back(plugin);
     }
 
@@ -39,6 +43,20 @@ private:
     std::mutex mutex_;
     std::vector<plugin_at const*> plugins_;
 };
+
+bool is_own(uform_objective_plugin_t const* plugin) {
+    uform_objective_plugin_t const* const* own = uform_own_objectives;
+    while (*own && *own != plugin)
+        ++own;
+    return *own;
+}
+
+bool is_own(uform_modality_plugin_t const* plugin) {
+    uform_modality_plugin_t const* const* own = uform_own_modalities;
+    while (*own && *own != plugin)
+        ++own;
+    return *own;
+}
 
 registry<uform_objective_plugin_t>& objectives() {
     static registry<uform_objective_plugin_t> known(uform_own_objectives);
@@ -50,9 +68,25 @@ registry<uform_modality_plugin_t>& modalities() {
     return known;
 }
 
+void check_name(std::string_view name) {
+    constexpr size_t longest = 64;
+    if (name.size() > longest || !std::all_of(name.begin(), name.end(), [](char letter) {
+            return std::isalnum(static_cast<unsigned char>(letter)) || letter == '_' || letter == '-';
+        }))
+        fail(uform_status_invalid_argument_k, "plugin ", name, ": a name has at most ", longest,
+             " letters, digits, underscores and hyphens");
+}
+
+/** Objectives and modalities share their names: those of parameters, terms and configurations begin with them. */
+void check_free(char const* name, bool taken) {
+    if (taken)
+        fail(uform_status_invalid_argument_k, "plugin ", name, ": the name is taken");
+}
+
 template <typename plugin_at> void check_abi(plugin_at const* plugin) {
     if (!plugin || !plugin->name || !*plugin->name)
         fail(uform_status_invalid_argument_k, "plugin: it has no name");
+    check_name(plugin->name);
     if (plugin->abi_version != UFORM_PLUGIN_ABI_VERSION)
         fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": built for ABI version ", plugin->abi_version,
              ", this library speaks ", UFORM_PLUGIN_ABI_VERSION);
@@ -66,11 +100,6 @@ void check_present(plugin_at const* plugin, std::initializer_list<std::pair<char
     for (auto const& [name, present] : functions)
         if (!present)
             fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its function ", name, " is missing");
-}
-
-uform_status_t declare_fail(uform_host_t*, uform_status_t status, char const* message) {
-    set_last_error(message);
-    return status;
 }
 
 uform_status_t declare_parameter(uform_host_t* host, uform_parameter_request_t const* asked, uint32_t* handle) {
@@ -93,6 +122,12 @@ uform_status_t declare_parameter(uform_host_t* host, uform_parameter_request_t c
 uform_status_t declare_term(uform_host_t* host, char const* name, double weight, uint32_t* handle) {
     return guard([&] {
         auto& terms = host->declared->terms;
+        std::string_view const term_name = name, plugin_name = host->parts->name;
+        bool const begins = term_name.starts_with(plugin_name);
+        std::string_view const rest = begins ? term_name.substr(plugin_name.size()) : "";
+        if (!host->parts->own && !(begins && (rest.empty() || rest[0] == '.' || rest[0] == '_')))
+            fail(uform_status_invalid_argument_k, "term ", name, ": its name must be the plugin's, or begin with ",
+                 plugin_name, "_");
         if (terms.size() == UFORM_TERMS_CAPACITY)
             fail(uform_status_invalid_argument_k, "term ", name, ": a run has at most ", UFORM_TERMS_CAPACITY,
                  " terms");
@@ -108,7 +143,7 @@ uform_status_t declare_term(uform_host_t* host, char const* name, double weight,
 uform_status_t reserve(size_t& total, size_t bytes, size_t* offset) {
     return guard([&] {
         if (bytes > std::numeric_limits<size_t>::max() / 2 - total)
-            fail(uform_status_out_of_memory_k, "a plugin asked for ", bytes, " bytes");
+            fail(uform_status_out_of_memory_k, "it asked for ", bytes, " bytes on each device");
         *offset = total;
         total += (bytes + 255) / 256 * 256;
     });
@@ -149,8 +184,9 @@ uform_status_t declare_notice(uform_host_t* host, size_t bytes) {
 }
 
 uform_declare_t declare_with(uform_host_t& host, uform_operations_t const& operations) {
-    return {&host,           &operations,       declare_fail,           declare_parameter, declare_term,
-            declare_staging, declare_workspace, declare_column_staging, declare_vectors,   declare_notice};
+    return {&host,           &operations,       fail_on_host,           declare_parameter, declare_term,
+            declare_staging, declare_workspace, declare_column_staging, declare_vectors,   declare_notice,
+            nullptr};
 }
 
 /** What deriving and creating one instance needs. */
@@ -165,6 +201,8 @@ public:
             fail(uform_status_invalid_argument_k, name, ": no ", kind_name(plugin), " of this name is registered");
         instance.plugin = plugin;
         instance.name = plugin->name;
+        instance.own = is_own(plugin);
+        declare_.plugin = plugin->name;
     }
     instance_start(instance_start const&) = delete;
     instance_start& operator=(instance_start const&) = delete;
@@ -187,17 +225,21 @@ public:
     }
 
     bool enabled() const { return enabled_ != 0; }
-    void create() { check(instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self)); }
+    void create() {
+        call_plugin(instance_, "create", [&] {
+            return instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self);
+        });
+    }
 
 private:
     static char const* kind_name(uform_objective_plugin_t const*) { return "objective"; }
     static char const* kind_name(uform_modality_plugin_t const*) { return "modality"; }
 
     void derive_with(uform_objective_plugin_t const& plugin, void* config, uform_run_t const& run) {
-        check(plugin.derive(config, &run, &declare_));
+        call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_); });
     }
     void derive_with(uform_modality_plugin_t const& plugin, void* config, uform_run_t const& run) {
-        check(plugin.derive(config, &run, &declare_, &enabled_));
+        call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_, &enabled_); });
     }
 
     config_kind kind(uform_run_t const& run) {
@@ -279,6 +321,18 @@ void check_same_parameters(plugin_instance<plugin_at> const& instance, selection
 
 } // namespace
 
+void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message) {
+    fail(status, "plugin ", of.name, ": ", message);
+}
+
+void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status) {
+    std::string const message = last_error();
+    refuse_plugin(of, status,
+                  message.empty() ? std::string("its function ") + function +
+                                        " failed without a message, with status " + std::to_string(status)
+                                  : message);
+}
+
 uform_objective_plugin_t const* find_objective(std::string_view name) { return objectives().find(name); }
 uform_modality_plugin_t const* find_modality(std::string_view name) { return modalities().find(name); }
 
@@ -339,24 +393,40 @@ uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) 
                      {"infer", plugin->infer || plugin->answer_kind == uform_answer_kind_none_k},
                      {"columns_forward", plugin->columns_forward || !(plugin->taps & uform_tap_world_vectors_k)},
                      {"columns_backward", plugin->columns_backward || !(plugin->taps & uform_tap_world_vectors_k)}});
-        uform::objectives().add(plugin);
+        uform::check_free(plugin->name, uform::find_modality(plugin->name));
+        uform::objectives().add(plugin, [&](uform_objective_plugin_t const* known) {
+            uform::check_free(plugin->name, !std::strcmp(known->name, plugin->name));
+        });
     });
 }
 
 uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin) {
     return uform::guard([&] {
         uform::check_abi(plugin);
+        bool const covers = plugin->cover_kind != uform_cover_kind_none_k;
         uform::check_present(plugin, {{"derive", plugin->derive},
                                       {"create", plugin->create},
                                       {"destroy", plugin->destroy},
                                       {"measure", plugin->measure},
                                       {"fill", plugin->fill},
-                                      {"cover", plugin->cover},
+                                      {"cover", plugin->cover || !covers},
                                       {"finish", plugin->finish},
                                       {"embed_forward", plugin->embed_forward},
                                       {"embed_backward", plugin->embed_backward},
-                                      {"reconstruct", plugin->reconstruct}});
-        uform::modalities().add(plugin);
+                                      {"reconstruct", plugin->reconstruct || !covers}});
+        if (plugin->modality < UFORM_MODALITY_FREE || plugin->modality >= UFORM_MODALITY_END)
+            uform::fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its modality's number is between ",
+                        UFORM_MODALITY_FREE, " and ", UFORM_MODALITY_END - 1, ", not ", plugin->modality);
+        uform::check_free(plugin->name, uform::find_objective(plugin->name));
+        uform::modalities().add(plugin, [&](uform_modality_plugin_t const* known) {
+            uform::check_free(plugin->name, !std::strcmp(known->name, plugin->name));
+            if (known->modality == plugin->modality)
+                uform::fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": modality ", plugin->modality,
+                            " is the number of plugin ", known->name);
+        });
     });
 }
+
+uform_objective_plugin_t const* uform_objective_find(char const* name) { return uform::find_objective(name); }
+uform_modality_plugin_t const* uform_modality_find(char const* name) { return uform::find_modality(name); }
 }

@@ -48,6 +48,8 @@ struct staging_part {
 /** What one plugin declared and where it lies. */
 struct plugin_parts {
     std::string name;
+    bool own = false;            /* the first party's */
+    int foreign = -1;            /* its place among the run's plugins of third parties */
     std::vector<uint8_t> config; /* derived */
     std::vector<bool> given;     /* by field: it was not left to derive */
     void* self = nullptr;
@@ -62,6 +64,44 @@ struct plugin_parts {
     size_t workspace_offset = 0;
     size_t vectors_offset = 0, world_vectors_offset = 0, world_vectors_gradient_offset = 0;
 };
+
+/** What of a third party's plugin is looked through for values that are not finite: each has a place of its own. */
+enum class finding : uint32_t { bags, columns, parameters };
+constexpr uint32_t findings_k = 3;
+
+/** Throws the failure of a third party's plugin, with its name in front. */
+[[noreturn]] void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message);
+[[noreturn]] void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status);
+
+/** What one of a plugin's functions answers; what a third party's throws, which it must not, is caught here. */
+template <typename body_at> uform_status_t ask_plugin(plugin_parts const& of, char const* function, body_at&& body) {
+    if (of.own)
+        return body();
+    try {
+        set_last_error("");
+        return body();
+    } catch (error const& failure) {
+        refuse_plugin(of, failure.status, failure.message);
+    } catch (std::bad_alloc const&) {
+        refuse_plugin(of, uform_status_out_of_memory_k,
+                      std::string("its function ") + function + " has no memory left");
+    } catch (std::exception const& failure) {
+        refuse_plugin(of, uform_status_internal_k,
+                      std::string("its function ") + function + " threw: " + failure.what());
+    } catch (...) {
+        refuse_plugin(of, uform_status_internal_k, std::string("its function ") + function + " threw");
+    }
+}
+
+/** Calls one of a plugin's functions and throws what it refuses. */
+template <typename body_at> void call_plugin(plugin_parts const& of, char const* function, body_at&& body) {
+    uform_status_t const status = ask_plugin(of, function, body);
+    if (status == uform_status_success_k)
+        return;
+    if (of.own)
+        check(status);
+    refuse_answer(of, function, status);
+}
 
 /** One modality or objective at work in one run; destroys its state with itself. */
 template <typename plugin_at> struct plugin_instance : plugin_parts {

@@ -207,6 +207,7 @@ uform_pass_t replica::pass_for(plugin_pointers<instance_at> const& pointers, ufo
     pass.workspace = block_.at<uint8_t>(pointers.instance->workspace_offset);
     pass.weights = pointers.weights.data();
     pass.gradients = pointers.gradients.data();
+    pass.fail = fail_on_host;
     return pass;
 }
 
@@ -223,11 +224,19 @@ void replica::forward() {
 
 void replica::embed() {
     check(operations_.columns_expand(stream_, &columns_));
+    // Rows that nobody writes are looked through as well.
+    if (whole_.training() && std::any_of(whole_.modalities.begin(), whole_.modalities.end(),
+                                         [](modality_instance const& one) { return one.foreign >= 0; }))
+        check(operations_.memory_zero(stream_, const_cast<void*>(layers_.front().input),
+                                      operations_.state_bytes(whole_.run.hidden) * columns_.active));
     for (auto const& pointers : modalities_) {
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t pass = pass_for(pointers, &host);
         pass.states = const_cast<void*>(layers_.front().input);
-        check(pointers.instance->plugin->embed_forward(pointers.instance->self, &pass));
+        call_plugin(*pointers.instance, "embed_forward",
+                    [&] { return pointers.instance->plugin->embed_forward(pointers.instance->self, &pass); });
+        if (whole_.training())
+            look_through_columns(*pointers.instance, pass.states);
     }
 }
 
@@ -317,8 +326,61 @@ void replica::score_objectives() {
             pass.world_vectors_gradient = world_vectors_gradient(*pointers.instance);
         }
         pass.reconstruct = reconstruct_for;
-        check(pointers.instance->plugin->forward_backward(pointers.instance->self, &pass));
+        call_plugin(*pointers.instance, "forward_backward",
+                    [&] { return pointers.instance->plugin->forward_backward(pointers.instance->self, &pass); });
+        look_through_taps(*pointers.instance, pointers.instance->plugin->taps);
+        look_through_parameters(*pointers.instance);
     }
+}
+
+/** Finds what is not finite in what a third party wrote: what others wrote before it is looked through already. */
+void replica::look_through(plugin_parts const& parts, finding what, void const* values, uint32_t rows, uint32_t width,
+                           int32_t scalar) {
+    uform_widen_t look{};
+    look.rows = rows;
+    look.width = width;
+    look.scalar = scalar;
+    look.row_stride = width;
+    look.column_stride = 1;
+    look.from = values;
+    look.not_finite = state()->not_finite + static_cast<uint32_t>(parts.foreign) * findings_k + uint32_t(what);
+    check(operations_.rows_widen(stream_, &look));
+}
+
+void replica::look_through_taps(plugin_parts const& parts, uint32_t taps) {
+    if (parts.foreign < 0)
+        return;
+    uint32_t const hidden = whole_.run.hidden, bags = whole_.run.bags_capacity;
+    if (taps & uform_tap_world_bags_k)
+        look_through(parts, finding::bags, world_bags_gradient(), whole_.run.world_devices * bags, hidden,
+                     uform_scalar_float32_k);
+    else if (taps & uform_tap_bags_k)
+        look_through(parts, finding::bags, bags_gradient(), bags, hidden, uform_scalar_float32_k);
+    if (taps & uform_tap_columns_k)
+        look_through_columns(parts, block_.at<void>(layout_.gradient_states));
+}
+
+/** Columns' states or their gradient, in the backend's type. */
+void replica::look_through_columns(plugin_parts const& parts, void const* values) {
+    if (parts.foreign < 0)
+        return;
+    uint32_t const hidden = whole_.run.hidden;
+    bool const wide = operations_.state_bytes(hidden) == sizeof(float) * hidden;
+    look_through(parts, finding::columns, values, columns_.active, hidden,
+                 wide ? uform_scalar_float32_k : uform_scalar_bfloat16_k);
+}
+
+/** A plugin's parameters lie end to end. */
+void replica::look_through_parameters(plugin_parts const& parts) {
+    if (parts.foreign < 0 || parts.parameters.empty())
+        return;
+    parameter_table const& table = whole_.declared.parameters;
+    parameter const &first = table.at(parts.parameters.front()), &last = table.at(parts.parameters.back());
+    // Parameters begin at multiples of these, and what lies between one's end and the next is zero.
+    constexpr uint32_t values = parameter_table::alignment_k;
+    uint64_t const rows = (last.offset + last.count() - first.offset + values - 1) / values;
+    look_through(parts, finding::parameters, gradient() + first.offset, static_cast<uint32_t>(rows), values,
+                 uform_scalar_float32_k);
 }
 
 uform_answer_t replica::infer(size_t place) {
@@ -328,8 +390,10 @@ uform_answer_t replica::infer(size_t place) {
     pass.bags = bags();
     uform_answer_t answer{};
     if (pointers.instance->vectors_width)
-        check(pointers.instance->plugin->columns_forward(pointers.instance->self, &pass));
-    check(pointers.instance->plugin->infer(pointers.instance->self, &pass, &answer));
+        call_plugin(*pointers.instance, "columns_forward",
+                    [&] { return pointers.instance->plugin->columns_forward(pointers.instance->self, &pass); });
+    call_plugin(*pointers.instance, "infer",
+                [&] { return pointers.instance->plugin->infer(pointers.instance->self, &pass, &answer); });
     return answer;
 }
 
@@ -351,7 +415,9 @@ void replica::reconstruct(uint32_t modality, float const* scale, float const* we
     reconstruction.scale = scale;
     reconstruction.weight = weight;
     reconstruction.term = term;
-    check(pointers.instance->plugin->reconstruct(pointers.instance->self, &pass, &reconstruction));
+    call_plugin(*pointers.instance, "reconstruct", [&] {
+        return pointers.instance->plugin->reconstruct(pointers.instance->self, &pass, &reconstruction);
+    });
 }
 
 void replica::backpropagate() {
@@ -380,7 +446,9 @@ void replica::backpropagate_all() {
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t pass = pass_for(pointers, &host);
         pass.states_gradient = layers_.front().gradient;
-        check(pointers.instance->plugin->embed_backward(pointers.instance->self, &pass));
+        call_plugin(*pointers.instance, "embed_backward",
+                    [&] { return pointers.instance->plugin->embed_backward(pointers.instance->self, &pass); });
+        look_through_parameters(*pointers.instance);
     }
 }
 

@@ -78,6 +78,11 @@ private:
 
     void wire_graphs();
     void score_objectives();
+    void look_through(plugin_parts const& parts, finding what, void const* values, uint32_t rows, uint32_t width,
+                      int32_t scalar);
+    void look_through_columns(plugin_parts const& parts, void const* values);
+    void look_through_taps(plugin_parts const& parts, uint32_t taps);
+    void look_through_parameters(plugin_parts const& parts);
     void backpropagate_all();
     void apply_update();
     uint8_t* device_staging() const { return block_.at<uint8_t>(layout_.staging); }

@@ -1,5 +1,6 @@
 #include "core/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -132,6 +133,7 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
         }
         told.advance();
     }
+    std::fill(std::begin(state_.not_finite), std::end(state_.not_finite), UINT64_MAX);
     if (resumed) {
         state_.applied = resumed->counters().applied;
         calls_ = resumed->counters().calls;
@@ -331,12 +333,27 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
         from.answered->finish();
 }
 
+/** Refuses a step for what a third party's plugin wrote. */
+void trainer::refuse_finding(plugin_parts const& parts, finding what, char const* words) const {
+    if (parts.foreign >= 0 && state_.not_finite[uint32_t(parts.foreign) * findings_k + uint32_t(what)] != UINT64_MAX)
+        refuse_plugin(parts, uform_status_not_finite_k,
+                      std::string(words) + " not finite: the step was refused and changed no weight");
+}
+
 void trainer::refuse() const {
+    for (modality_instance const& one : whole_->modalities)
+        refuse_finding(one, finding::columns, "the states of its columns are");
     auto const& terms = whole_->declared.terms;
     for (size_t index = 0; index != terms.size(); ++index)
         if (!std::isfinite(state_.terms[index]))
             fail(uform_status_not_finite_k, terms[index].name, " is ", state_.terms[index],
                  ": the step was refused and changed no weight");
+    for (objective_instance const& one : whole_->objectives) {
+        refuse_finding(one, finding::bags, "its gradient of the embeddings is");
+        refuse_finding(one, finding::columns, "its gradient of the columns' states is");
+    }
+    whole_->for_each_foreign(
+        [&](plugin_parts const& parts) { refuse_finding(parts, finding::parameters, "its parameters' gradient is"); });
     fail(uform_status_not_finite_k, "the gradient's norm is ", state_.gradient_norm,
          " while every loss is finite: the step was refused and changed no weight");
 }

@@ -86,6 +86,7 @@ private:
     /* once it is done */
     void settle(uint64_t number, step_outcome& outcome);
     [[noreturn]] void refuse() const;
+    void refuse_finding(plugin_parts const& parts, finding what, char const* words) const;
 
     uint64_t edges_limit() const;
     parameter const& find(std::string const& name) const;

@@ -3,8 +3,8 @@
  *
  *  Plain C, versioned and append-only. A plugin is a structure of function pointers with a name and a description of
  * its configuration structure. First-party plugins use nothing else than this header. Every callback answers a
- *  `uform_status_t`, after leaving its message with `host->fail` (on the host) or in the return value of the operation
- * that failed. Callbacks allocate nothing during a step: what they need is declared once, in `declare`.
+ *  `uform_status_t`, after leaving its message with the `fail` of what it was given, or as an operation answered it.
+ *  They allocate nothing during a step: what they need is declared once. plugins/README.md is a walk-through.
  *
  *  Words: an item is one content of a call; a kept item became one segment of columns on one device; a bag pools some
  * items into one embedding. A slot numbers a bag over the world: device rank * bags capacity + its place on the device.
@@ -34,6 +34,10 @@ typedef enum uform_text_code_t {
     uform_text_code_choice_k = 259,    /* leads every choice */
     uform_text_code_count_k = 260,
 } uform_text_code_t;
+
+/** Third parties' modalities are numbered from the first of these to below the second. */
+#define UFORM_MODALITY_FREE 16
+#define UFORM_MODALITY_END 32
 
 /** The most axes of rotary positions. */
 #define UFORM_AXES 3
@@ -475,6 +479,9 @@ typedef struct uform_parameter_span_t {
 /** The most loss terms of a run. */
 #define UFORM_TERMS_CAPACITY 32
 
+/** The most gradients of third parties that a run looks through. */
+#define UFORM_FINDINGS_CAPACITY 32
+
 /** Device-side; downloaded once a step. */
 typedef struct uform_update_state_t {
     uint64_t applied;                   /* optimizer steps so far */
@@ -482,6 +489,8 @@ typedef struct uform_update_state_t {
     double gradient_norm;               /* before the clip */
     double terms[UFORM_TERMS_CAPACITY]; /* world means, summed over devices */
     uint64_t refused;                   /* 1: the last call was not finite and changed nothing */
+    /** The first value that is not finite in what a third party's plugin wrote, by place; UINT64_MAX: there is none. */
+    uint64_t not_finite[UFORM_FINDINGS_CAPACITY];
 } uform_update_state_t;
 
 /** AdamW with decoupled decay over flat buffers, unless a term or the norm is not finite. */
@@ -730,7 +739,10 @@ typedef struct uform_declare_t {
     uform_status_t (*fail)(uform_host_t*, uform_status_t status, char const* message);
     /** A parameter of this plugin; its full name is "<plugin>.<name>". */
     uform_status_t (*parameter)(uform_host_t*, uform_parameter_request_t const*, uint32_t* handle);
-    /** A loss term: its value is reported under `name`, the total counts it `weight` times. */
+    /**
+     *  A loss term: its value is reported under `name`, the total counts it `weight` times. A third party's is named as
+     *  the plugin, or begins with its name and an underscore or a dot.
+     */
     uform_status_t (*term)(uform_host_t*, char const* name, double weight, uint32_t* handle);
     /** Bytes of each device's staging: filled on the host by `plan` or `fill`, then uploaded to the same offset. */
     uform_status_t (*staging)(uform_host_t*, size_t bytes, size_t* offset);
@@ -743,6 +755,7 @@ typedef struct uform_declare_t {
     uform_status_t (*vectors)(uform_host_t*, uint32_t width);
     /** Bytes that stage 0 writes for each device and stage 1 reads of every rank of the world. */
     uform_status_t (*notice)(uform_host_t*, size_t bytes);
+    char const* plugin; /* the name of the plugin that is asked, so that several may share their functions */
 } uform_declare_t;
 
 /** What taps an objective reads; only those are gathered and given gradients. */
@@ -865,7 +878,7 @@ typedef struct uform_plan_t {
     void const* (*notice_from)(uform_host_t*, uint32_t rank); /* any rank's (stage 1) */
 } uform_plan_t;
 
-/** A step on one device. Every pointer is device-side unless it says otherwise. */
+/** A step on one device, the calling thread's current one. Pointers are device-side unless they say otherwise. */
 typedef struct uform_pass_t {
     uform_host_t* host;
     uform_run_t const* run;
@@ -895,6 +908,7 @@ typedef struct uform_pass_t {
     float* vectors;                /* [columns.capacity, width] of this device */
     float const* world_vectors;    /* [world_devices * columns.capacity, width] by rank */
     float* world_vectors_gradient; /* overwritten; summed over devices afterwards, each reads its own rank's part */
+    uform_status_t (*fail)(uform_host_t*, uform_status_t status, char const* message);
 } uform_pass_t;
 
 /** Where a modality reconstructs: `count` rows of the covered taps are its own, from first + *before on, in the order
@@ -985,6 +999,7 @@ typedef struct uform_modality_plugin_t {
                               size_t message_bytes);
     /** Safe from several threads for different items. */
     uform_status_t (*fill)(void* self, uform_fill_t const*);
+    /** Neither this nor `reconstruct` is needed where `cover_kind` is none. */
     uform_status_t (*cover)(void* self, uform_cover_t const*);
     /** After every fill and cover: `columns` content columns and `covered` of them on this device. */
     uform_status_t (*finish)(void* self, uint32_t device, uint8_t* staging, uint32_t columns, uint32_t covered);
@@ -1047,6 +1062,10 @@ typedef struct uform_objective_plugin_t {
  */
 UFORM_API uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin);
 UFORM_API uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin);
+
+/** The registered plugin of that name, or null. */
+UFORM_API uform_objective_plugin_t const* uform_objective_find(char const* name);
+UFORM_API uform_modality_plugin_t const* uform_modality_find(char const* name);
 
 /** The first party's own, null at the end, listed in plugins/register.cpp. */
 extern uform_objective_plugin_t const* const uform_own_objectives[];

@@ -1,0 +1,58 @@
+"""Third parties' plugins on the GPU against RAM: kernels of their own, PyTorch over DLPack, and graphs around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import uform
+from tests.plugins.environment import make_environment, run_script
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("cosent"), "cosent")
+
+
+@pytest.fixture(scope="module")
+def in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("cosent_python"), "cosent_python")
+
+
+def run_both(python: Path, folder: Path, script: str, *arguments: str) -> list[dict[str, Any]]:
+    checkpoint = str(folder / "run.safetensors")
+    return [run_script(python, script, *arguments, checkpoint, kind) for kind in ("vram", "ram")]
+
+
+def check_ranked(on_gpu: dict[str, Any], on_ram: dict[str, Any]) -> None:
+    """The first step's loss and gradients are RAM's, the loss falls, and a resumed run is the same one."""
+    losses = on_gpu["losses"]
+    assert losses[0] == pytest.approx(on_ram["losses"][0], rel=1e-2)
+    for name, norm in on_ram["gradient"].items():
+        assert on_gpu["gradient"][name] == pytest.approx(norm, rel=5e-2, abs=1e-4), name
+    assert losses[-1] < 0.7 * losses[0]
+    assert on_gpu["again"] == losses[len(losses) // 2 :]
+
+
+def test_cython_objective_is_captured(gpu: uform.Executor, compiled: Path, tmp_path: Path) -> None:
+    on_gpu, on_ram = run_both(compiled, tmp_path, "ranked.py", "cosent")
+    check_ranked(on_gpu, on_ram)
+    assert on_gpu["graphs"] == 1  # the whole step
+    assert on_gpu["launches"] == len(on_gpu["losses"])  # one is answered besides, the first is none
+
+
+def test_graph_is_split_at_a_python_objective(gpu: uform.Executor, in_python: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    on_gpu, on_ram = run_both(in_python, tmp_path, "ranked.py", "cosent_torch")
+    check_ranked(on_gpu, on_ram)
+    assert on_gpu["graphs"] == 3  # before it, after it, and the update
+
+
+def test_modality(gpu: uform.Executor, tmp_path: Path) -> None:
+    python = make_environment(tmp_path, "tabular")
+    on_gpu, on_ram = run_both(python, tmp_path, "tabled.py")
+    assert on_gpu["losses"][0] == pytest.approx(on_ram["losses"][0], rel=1e-2)
+    assert on_gpu["found"] > 0.9
+    assert on_gpu["again"] == on_gpu["losses"][len(on_gpu["losses"]) // 2 :]

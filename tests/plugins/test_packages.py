@@ -1,0 +1,84 @@
+"""Packages outside the tree, each installed with its own setup.py in a fresh environment and trained for some steps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import uform
+from tests.plugins.environment import make_environment, run_script
+
+# Those of cosent_python, in the order in which they need more.
+BACKENDS = ("numpy", "torch")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("cosent"), "cosent")
+
+
+@pytest.fixture(scope="module")
+def in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("cosent_python"), "cosent_python")
+
+
+def check_ranked(name: str, seen: dict[str, Any]) -> None:
+    """It fell, the pairs are in order, and the resumed run is the same one."""
+    losses = seen["losses"]
+    assert losses[-1] < 0.7 * losses[0]
+    assert seen["again"] == losses[len(losses) // 2 :]
+    assert seen["total"] == losses[-1]
+    assert seen["plugins"][name]["scale"] == 10
+    cosines = seen["cosines"]
+    assert min(cosines[0], cosines[3]) > max(cosines[4:])
+
+
+@pytest.mark.xdist_group("plugins")
+def test_cython_objective(compiled: Path, tmp_path: Path) -> None:
+    seen = run_script(compiled, "ranked.py", "cosent", str(tmp_path / "run.safetensors"))
+    check_ranked("cosent", seen)
+    assert seen["plugins"]["cosent"] == {"weight": 1, "scale": 10, "max_pairs": 4096}
+
+
+@pytest.mark.xdist_group("plugins")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_python_objective(backend: str, compiled: Path, in_python: Path, tmp_path: Path) -> None:
+    pytest.importorskip(backend)
+    name = f"cosent_{backend}"
+    seen = run_script(in_python, "ranked.py", name, str(tmp_path / "run.safetensors"))
+    check_ranked(name, seen)
+    assert seen["parameters"][f"{name}.log_scale"] != [pytest.approx(math.log(10))]  # it is learned
+    # What others derived by hand, in another language: the same loss and the same gradient.
+    other = run_script(compiled, "ranked.py", "cosent", str(tmp_path / "other.safetensors"))
+    assert seen["losses"][0] == pytest.approx(other["losses"][0], rel=1e-5)
+    for parameter, norm in other["gradient"].items():
+        assert seen["gradient"][parameter] == pytest.approx(norm, rel=1e-4, abs=1e-6), parameter
+
+
+@pytest.mark.xdist_group("plugins")
+def test_modality(tmp_path: Path) -> None:
+    python = make_environment(tmp_path, "tabular")
+    seen = run_script(python, "tabled.py", str(tmp_path / "run.safetensors"))
+    losses = seen["losses"]
+    assert losses[-1] < 0.3 * losses[0]
+    assert seen["again"] == losses[len(losses) // 2 :]
+    assert seen["plugins"] == {"tabular": {"fields": 4}}
+    assert seen["parameters"] == [
+        {"name": "tabular.table", "shape": [1, 64]},
+        {"name": "tabular.weight", "shape": [64, 4]},
+    ]
+    assert seen["found"] > 0.9
+    assert seen["truncated"] == 0
+    assert [message.removeprefix("contents[1]") for message in seen["refusals"]] == [
+        ": its rows have 3 fields, the run's 4",
+        ": tabular rows are float32 [rows, fields] or [fields]",
+        " has format 'd' and extents [4]: expected a text, bytes, or uint8, int16 or float32 with at most 4 axes",
+        ": tabular rows are float32 [rows, fields] or [fields]",
+        ": field 1 of row 0 is not finite",
+    ]
+    assert seen["step"] == len(losses)
+    with pytest.raises(ValueError, match=r"modalities\.tabular: no modality of this name is registered"):
+        uform.Model.init_ram(uform.Executor.for_ram(threads=1), tmp_path / "run.safetensors")

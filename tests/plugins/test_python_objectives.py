@@ -1,0 +1,305 @@
+"""What a Python objective sees and answers, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import uform
+from tests.helpers.runs import digest, make_trainer, shape
+
+Array = npt.NDArray[Any]
+Body = Callable[[uform.PluginBatch], Any]
+
+TEXTS = ["one", "two", "three", "four", "five"]
+NONE, QUERY, DOCUMENT = list(uform.LateInteractionSide)[:3]
+NO_MASKS = uform.Masking(text_weight=-1)
+
+
+@uform.register
+class Told:
+    """Does as the test tells."""
+
+    name = "told"
+    body: Body = staticmethod(lambda batch: 0.0)
+    parameters: ClassVar[Any] = {}
+
+    def forward_backward(self, batch: uform.PluginBatch) -> Any:
+        """What the test wants."""
+        return Told.body(batch)
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Body], None]:
+    return lambda body: monkeypatch.setattr(Told, "body", staticmethod(body))
+
+
+def told_trainer(**fields: Any) -> uform.Trainer:
+    return make_trainer(**{"masking": NO_MASKS, "plugins": {"told": None}, **fields})
+
+
+def step(trainer: uform.Trainer, texts: list[str] = TEXTS, **given: Any) -> uform.TrainerStepStats:
+    stats = uform.TrainerStepStats()
+    trainer.step([uform.Modality.TEXT] * len(texts), texts, stats=stats, **given)
+    return stats
+
+
+def edges(pairs: dict[int, list[int]], count: int, weights: list[float] | None = None) -> uform.Edges:
+    offsets = np.cumsum([0, *(len(pairs.get(row, ())) for row in range(count))]).astype(np.uint64)
+    ids = np.array([other for row in sorted(pairs) for other in pairs[row]], np.uint32)
+    return uform.Edges(offsets=offsets, ids=ids, weights=None if weights is None else np.array(weights, np.float32))
+
+
+def test_it_sees_the_bags_of_the_call(tell: Callable[[Body], None]) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(batch: uform.PluginBatch) -> float:
+        seen.update(bags=np.array(batch.bags), numbers=batch.numbers, attract=batch.attract, repel=batch.repel)
+        seen.update(ignore=batch.ignore, groups=batch.groups, sides=batch.sides, modalities=batch.modalities)
+        seen.update(zeros=np.array(batch.bags_gradient), share=batch.share, device=batch.device, call=batch.call)
+        assert np.shares_memory(np.from_dlpack(batch.bags), np.asarray(batch.bags))  # type: ignore[arg-type]
+        return 0.25
+
+    tell(look)
+    trainer = told_trainer(devices=2)
+    relations = uform.Relations(
+        attract=edges({0: [1, 3], 4: [0]}, 5, [0.5, 2, 1]), repel=edges({1: [4]}, 5), ignore=edges({3: [4]}, 5)
+    )
+    stats = uform.TrainerStepStats()
+    answered = trainer.step(
+        [uform.Modality.TEXT] * 5,
+        TEXTS,
+        bags=[7, 7, 8, 9, 6],
+        temperature_groups=[0, 0, 0, 0, 0],
+        arena=_arena(),
+        sides=[QUERY, NONE, DOCUMENT, NONE, NONE],
+        relations=relations,
+        stats=stats,
+    )
+    assert answered is not None
+    assert stats.extra == {"told": 0.25}
+    assert stats.loss == 0.25
+    assert np.array_equal(seen["bags"], answered.numpy())
+    assert np.abs(np.linalg.norm(seen["bags"], axis=1) - 1).max() < 1e-6
+    assert seen["numbers"].tolist() == [0, 1, 2, 3]
+    assert seen["attract"].places.tolist() == [[0, 2], [3, 0]]  # those inside a bag are none
+    assert seen["attract"].weights.tolist() == [2, 1]
+    assert seen["repel"].places.tolist() == [[0, 3]]
+    assert seen["ignore"].places.tolist() == [[2, 3]]
+    assert seen["sides"].tolist() == [1, 2, 0, 0]
+    assert seen["modalities"].tolist() == [1, 1, 1, 1]
+    assert not seen["zeros"].any()
+    assert (seen["share"], seen["device"], seen["call"]) == (1.0, "ram", 0)
+
+
+def _arena() -> uform.Arena:
+    return uform.Arena.for_ram()
+
+
+def test_bags_that_were_dropped_are_left_out(tell: Callable[[Body], None]) -> None:
+    seen: list[Any] = []
+
+    def look(batch: uform.PluginBatch) -> float:
+        seen.append((batch.bags.shape, batch.numbers.tolist(), batch.attract.places.tolist()))
+        return 0.0
+
+    tell(look)
+    trainer = told_trainer(batch=shape(bags=3))
+    relations = uform.Relations(attract=edges({0: [1], 1: [4]}, 5))
+    assert step(trainer, relations=relations).dropped == 2
+    assert seen == [((3, 64), [0, 1, 2], [[0, 1]])]
+
+
+def test_gradients_are_those_of_its_loss(tell: Callable[[Body], None]) -> None:
+    """A linear loss, whose slope along a parameter is measured."""
+    pull = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+
+    def linear(batch: uform.PluginBatch) -> float:
+        np.asarray(batch.bags_gradient)[:] = pull
+        return float((np.asarray(batch.bags, np.float64) * pull).sum())
+
+    tell(linear)
+    trainer = told_trainer(
+        objective=uform.Objective.CONTRASTIVE,  # no masks, which every step draws anew
+        schedule=uform.Schedule(learning_rate=1e-30, min_learning_rate=1e-30),
+        optimizer=uform.Optimizer(max_gradient_norm=-1),
+    )
+    step(trainer)
+    gradient, gain = trainer.read("norm", "gradient"), trainer.read("norm")
+    along = np.random.default_rng(2).normal(size=gain.shape).astype(np.float32)
+    losses = []
+    for sign in (1, -1):
+        trainer.write("norm", gain + sign * np.float32(1e-2) * along)
+        losses.append(step(trainer).loss)
+    assert (losses[0] - losses[1]) / 2e-2 == pytest.approx(float(gradient @ along), rel=1e-3)
+
+
+def test_it_is_the_same_on_two_devices(tell: Callable[[Body], None]) -> None:
+    def spread(batch: uform.PluginBatch) -> float:
+        bags = np.asarray(batch.bags)
+        np.asarray(batch.bags_gradient)[:] = 2 * bags.sum(0)
+        return float((bags.sum(0) ** 2).sum())
+
+    tell(spread)
+    one, two = told_trainer(), told_trainer(devices=2)
+    for _ in range(4):
+        alone, shared = step(one), step(two)
+        assert shared.extra["told"] == pytest.approx(alone.extra["told"], rel=1e-5)
+        assert shared.gradient_norm == pytest.approx(alone.gradient_norm, rel=1e-4)
+
+
+def test_deferred_steps(tell: Callable[[Body], None]) -> None:
+    def fails_once(batch: uform.PluginBatch) -> float:
+        if batch.call == 1:
+            raise RuntimeError("not today")
+        return float(batch.call)
+
+    tell(fails_once)
+    trainer = told_trainer()
+    stats = [uform.TrainerStepStats() for _ in range(4)]
+    modalities = [uform.Modality.TEXT] * len(TEXTS)
+    deferred = [trainer.deferred(trainer.executor).step(modalities, TEXTS, stats=one) for one in stats]
+    for place, one in enumerate(deferred):
+        if place == 1:
+            with pytest.raises(RuntimeError, match="plugin told: forward_backward raised RuntimeError: not today"):
+                one.result()
+        else:
+            one.result()
+    assert [one.extra.get("told") for one in stats] == [0, None, 2, 3]
+
+
+# ------------------------------------------------------------------------------------------------ failures
+
+
+def _raise(error: BaseException) -> Body:
+    def body(batch: uform.PluginBatch) -> float:
+        raise error
+
+    return body
+
+
+def _poison(batch: uform.PluginBatch) -> float:
+    np.asarray(batch.bags_gradient)[1, 2] = np.nan
+    return 1.0
+
+
+_hoard: list[Any] = []
+
+
+def _keep(batch: uform.PluginBatch) -> float:
+    _hoard.append(np.asarray(batch.bags))
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        (_raise(ValueError("bad")), ValueError, "plugin told: forward_backward raised ValueError: bad"),
+        (_raise(KeyError("gone")), RuntimeError, "plugin told: forward_backward raised KeyError: 'gone'"),
+        (_raise(MemoryError()), MemoryError, "plugin told: forward_backward raised MemoryError"),
+        (lambda batch: None, TypeError, "plugin told: forward_backward raised TypeError: it answered None"),
+        (lambda batch: [1.0, 2.0], TypeError, "plugin told: .* expected the loss, a float"),
+        (lambda batch: math.nan, FloatingPointError, "^told is -?nan: the step was refused"),
+        (lambda batch: math.inf, FloatingPointError, "^told is inf: the step was refused"),
+        (
+            _poison,
+            FloatingPointError,
+            "plugin told: its gradient of the embeddings is not finite: the step was",
+        ),
+        (_keep, ValueError, "plugin told: forward_backward kept arrays of its batch"),
+    ],
+)
+def test_a_failure_names_the_plugin_and_the_trainer_goes_on(
+    body: Body, error: type[Exception], message: str, tell: Callable[[Body], None]
+) -> None:
+    trainer = told_trainer()
+    step(trainer)
+    before = digest(trainer)
+    tell(body)
+    with pytest.raises(error, match=message) as caught:
+        step(trainer)
+    if "raised" in message:
+        assert isinstance(caught.value.__cause__, Exception)
+    _hoard.clear()
+    assert digest(trainer) == before
+    tell(lambda batch: 3.0)
+    assert step(trainer).extra == {"told": 3.0}
+
+
+def test_an_interruption_stays_one(tell: Callable[[Body], None]) -> None:
+    trainer = told_trainer()
+    tell(_raise(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        step(trainer)
+    tell(lambda batch: 1.0)
+    assert step(trainer).step == 1
+
+
+def test_lent_arrays_are_taken_back(tell: Callable[[Body], None]) -> None:
+    kept: list[uform.PluginArray] = []
+
+    def keep(batch: uform.PluginBatch) -> float:
+        kept.append(batch.bags)
+        return 0.0
+
+    tell(keep)
+    step(told_trainer())
+    uses: list[Callable[[Any], Any]] = [np.asarray, np.from_dlpack, memoryview]
+    for use in uses:
+        with pytest.raises(ValueError, match="the array was lent for one forward_backward, which is over"):
+            use(kept[0])
+    assert repr(kept[0]) == "<PluginArray (5, 64) on ram, taken back>"
+
+
+def test_it_cannot_use_the_executor_that_calls_it(tell: Callable[[Body], None]) -> None:
+    trainer = told_trainer()
+    tell(lambda batch: step(trainer).loss)
+    with pytest.raises(RuntimeError, match=r"plugin told: .*the executor is in a call"):
+        step(trainer)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({"level": {"shape": (2**31 - 1, 2**20)}}, MemoryError, "plugin told asked for"),
+        (
+            {"level": {"shape": ()}},
+            ValueError,
+            r"plugin told: Told raised ValueError: parameters\['level'\] has the",
+        ),
+        ({"level": {"size": 3}}, ValueError, "has the key 'size': it has shape, value, deviation"),
+        ({"level": 3}, TypeError, r"parameters\['level'\] is of type int: expected a dict with a shape"),
+        (3, TypeError, "parameters is of type int"),
+    ],
+)
+def test_bad_parameters(parameters: Any, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "parameters", parameters)
+    with pytest.raises(error, match=message):
+        told_trainer()
+    monkeypatch.setattr(Told, "parameters", {})
+    told_trainer()
+
+
+def test_parameters_are_learned(tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"grid": {"shape": (2, 3), "value": 1.0}, "level": {"shape": (1,), "value": 0.5, "maximum": 0.6}}
+    monkeypatch.setattr(Told, "parameters", lambda self, hidden: asked)
+
+    def descend(batch: uform.PluginBatch) -> float:
+        assert batch.parameters["grid"].shape == (2, 3)
+        np.asarray(batch.parameter_gradients["grid"])[0] = 1
+        np.asarray(batch.parameter_gradients["level"])[:] = -1
+        return 0.0
+
+    tell(descend)
+    trainer = told_trainer(schedule=uform.Schedule(learning_rate=0.2, warmup_steps=1))
+    step(trainer)
+    grid = trainer.read("told.grid")
+    assert (grid[:3] < 1).all()
+    assert (grid[3:] == 1).all()
+    assert trainer.read("told.level") == pytest.approx([0.6])
+    monkeypatch.setattr(Told, "parameters", {})

@@ -1,0 +1,208 @@
+"""How third parties' plugins are registered, found by entry points, and refused."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import uform
+from tests.helpers.runs import TINY, make_trainer, ram, resume, shape
+from uform._ext import registry
+
+OBJECTIVE, MODALITY = b"uform_objective_plugin_t", b"uform_modality_plugin_t"
+ABI_VERSION = 1
+
+# Structures and names that capsules point at, for good.
+_kept: list[Any] = []
+
+
+class Header(ctypes.Structure):
+    """How both kinds of plugins begin; what follows are zeros."""
+
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("rest", ctypes.c_uint64 * 64),
+    )
+
+
+def capsule(kind: bytes, **fields: Any) -> Any:
+    plugin = Header(**{"abi_version": ABI_VERSION, "bytes": ctypes.sizeof(Header), **fields})
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    _kept.append((plugin, kind))
+    return new(ctypes.addressof(plugin), kind, None)
+
+
+@pytest.mark.parametrize("kind", [OBJECTIVE, MODALITY])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": b"newer", "abi_version": 99}, "plugin newer: built for ABI version 99, this library speaks 1"),
+        ({"name": b"shorter", "bytes": 24}, "plugin shorter: its structure has 24 bytes, this library's has"),
+        ({"name": b"hollow"}, "plugin hollow: its function derive is missing"),
+        ({"name": None}, "plugin: it has no name"),
+        ({"name": b"with space"}, "plugin with space: a name has at most 64 letters"),
+        ({"name": b"x" * 65}, "a name has at most 64 letters"),
+    ],
+)
+def test_native_plugins_are_checked(kind: bytes, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        uform.register(capsule(kind, **fields))
+
+
+def test_other_capsules_and_objects_are_refused() -> None:
+    with pytest.raises(TypeError, match="capsule named 'something': expected uform_objective_plugin_t or uform_mod"):
+        uform.register(capsule(b"something", name=b"x"))
+    with pytest.raises(TypeError, match="plugin is of type int: expected a class with forward_backward"):
+        uform.register(3)
+
+
+def make_class(name: Any, **members: Any) -> Any:
+    members.setdefault("forward_backward", lambda self, batch: 0.0)
+    members.setdefault("__init__", lambda self, **fields: None)
+    return type("Theirs", (), {"name": name, **members})
+
+
+@pytest.mark.parametrize(
+    ("members", "error", "message"),
+    [
+        ({"name": 3}, TypeError, "Theirs has the name 3"),
+        ({"name": "idle", "forward_backward": None}, TypeError, "plugin idle: its method forward_backward is missing"),
+        ({"name": "a.b"}, ValueError, "plugin a.b: a name has at most 64 letters, digits, underscores and hyphens"),
+        ({"name": "masked"}, ValueError, "plugin masked: the name is taken"),
+        ({"name": "image"}, ValueError, "plugin image: the name is taken"),
+        ({"name": "f", "fields": 3}, TypeError, "plugin f: fields is of type int: expected a mapping"),
+        ({"name": "f", "fields": {"x": "y"}}, TypeError, r"plugin f: fields\['x'\] is 'y'"),
+    ],
+)
+def test_classes_are_checked(members: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        uform.register(make_class(**members))
+
+
+def test_two_of_one_name() -> None:
+    theirs = make_class("one_of_two")
+    assert uform.register(theirs) is theirs
+    uform.register(theirs)  # once more is no matter
+    with pytest.raises(ValueError, match="plugin one_of_two: the name is taken"):
+        uform.register(make_class("one_of_two"))
+
+
+# ------------------------------------------------------------------------------------------------ entry points
+
+found_by_name = make_class("found_by_name", fields={"strength": 2.0})
+found_later = make_class("found_later")
+
+
+def offer(name: str, value: str, group: str = "uform.objectives") -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{value}", group)
+
+
+@pytest.fixture
+def offers(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    installed: list[EntryPoint] = []
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [one for one in installed if one.group == group], raising=True
+    )
+    return installed
+
+
+def test_installed_plugins_are_found_by_name(offers: list[EntryPoint]) -> None:
+    offers.append(offer("found_by_name", "found_by_name"))
+    trainer = make_trainer(plugins={"found_by_name": None})
+    assert trainer.describe()["plugins"] == {"found_by_name": {"strength": 2.0}}
+
+
+def test_two_packages_of_one_name(offers: list[EntryPoint]) -> None:
+    offers += [offer("twice", "found_by_name"), offer("twice", "found_later", "uform.modalities")]
+    with pytest.raises(ValueError, match=r"plugin twice: more than one package offers it: .*found_by_name and "):
+        make_trainer(plugins={"twice": None})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("nothing_here", "does not load: AttributeError"), ("found_later", "answers a plugin of another name")],
+)
+def test_what_does_not_load(value: str, message: str, offers: list[EntryPoint]) -> None:
+    offers.append(offer(f"broken_{value}", value))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"plugin broken_{value}: that of .*{message}"):
+            make_trainer(plugins={f"broken_{value}": None})
+    make_trainer()  # what is not asked for disturbs nobody
+
+
+def test_checkpoints_bring_their_plugins(offers: list[EntryPoint], tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    uform.register(found_later)
+    make_trainer(plugins={"found_later": None}).save(path)
+    offers.append(offer("absent", "nothing_here"))
+    with pytest.warns(RuntimeWarning, match="plugin absent: that of .* does not load: AttributeError"):
+        trainer = resume(path)
+    assert trainer.describe()["plugins"] == {"found_later": {}}
+
+
+# ------------------------------------------------------------------------------------------------ configurations
+
+
+class Configured:
+    """Remembers what it was made with."""
+
+    name = "configured"
+    fields: ClassVar[Any] = {"strength": 1.5, "count": 3}
+    made: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, **given: Any) -> None:
+        Configured.made = given
+
+    def forward_backward(self, batch: uform.PluginBatch) -> float:
+        """Nothing."""
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (None, {"strength": 1.5, "count": 3}),
+        ({}, {"strength": 1.5, "count": 3}),
+        ({"strength": 4}, {"strength": 4.0, "count": 3}),
+        ({"count": -1, "strength": -0.25}, {"strength": -0.25, "count": -1}),
+        (bytes(16), {"strength": 1.5, "count": 3}),
+    ],
+)
+def test_configurations(config: Any, expected: dict[str, Any], tmp_path: Path) -> None:
+    uform.register(Configured)
+    trainer = make_trainer(plugins={"configured": config})
+    assert Configured.made == expected
+    assert trainer.describe()["plugins"] == {"configured": expected}
+    trainer.save(tmp_path / "run.safetensors")
+    Configured.made = {}
+    resume(tmp_path / "run.safetensors")
+    assert Configured.made == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "error", "message"),
+    [
+        ({"colour": 1}, ValueError, "the plugin has no such field; it has strength, count"),
+        ({"count": 1.5}, TypeError, r"plugins\['configured'\]\['count'\] is 1.5"),
+        ({"strength": float("nan")}, ValueError, r"plugins\['configured'\]\['strength'\] is nan"),
+        (3, TypeError, "expected a mapping from the plugin's fields to values, a buffer"),
+        (bytes(3), ValueError, "plugin configured: its configuration has 16 bytes, not 3"),
+    ],
+)
+def test_bad_configurations(config: Any, error: type[Exception], message: str) -> None:
+    uform.register(Configured)
+    with pytest.raises(error, match=message):
+        make_trainer(plugins={"configured": config})
+
+
+def test_third_modalities_are_none_of_a_run_without_them() -> None:
+    with pytest.raises(ValueError, match=r"modalities\[0\] is 16: expected one of TEXT=0"):
+        uform.Trainer.init_ram(ram(), batch=shape(), **TINY).step([16], ["x"])  # type: ignore[list-item]

@@ -1,0 +1,189 @@
+# cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
+"""What a Python objective sees of a step: arrays on its device, and the pairs that the call names."""
+
+cimport cython
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
+from libc.stdint cimport uintptr_t
+
+from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DLDevice, export
+
+from collections import namedtuple
+
+import numpy as np
+
+cdef enum:
+    HOST = -1
+    ITEM_BYTES = 4
+
+cdef char* FORMAT = b"f"
+
+
+cdef class Lease:
+    """Kept by whoever was handed an array's memory."""
+    cdef PluginArray array
+
+    def __dealloc__(self):
+        self.array.exports -= 1
+
+
+@cython.final
+cdef class PluginArray:
+    """Dense float32 numbers on a step's device, lent to an objective for the length of one `forward_backward`.
+
+    In RAM it has the buffer protocol and DLPack, in a GPU's memory DLPack and the CUDA array interface, so that NumPy,
+    PyTorch and others see it without a copy. Its values are complete: no stream has to wait for them. What is written
+    into it on any stream of its device is awaited after the call. It must be let go of by then; what an objective wants
+    to keep, it copies.
+
+    Attributes:
+        shape: its extents.
+        device: `"ram"`, or `"vram:0"` with the GPU's index.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("PluginArray() is not how such arrays are made: a PluginBatch has them")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return tuple([self.extents[axis] for axis in range(self.axes)])
+
+    @property
+    def device(self) -> str:
+        """Where it lies: `"ram"`, or `"vram:0"` with the GPU's index."""
+        return "ram" if self.index == HOST else f"vram:{self.index}"
+
+    def __len__(self) -> int:
+        return self.extents[0]
+
+    def __repr__(self) -> str:
+        return f"<PluginArray {self.shape} on {self.device}{'' if self.lent else ', taken back'}>"
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+        """In RAM a view; from a GPU nothing is copied without being asked for."""
+        self.check_lent()
+        if self.index != HOST:
+            raise TypeError(f"the array lies in {self.device}, where NumPy sees nothing: use DLPack")
+        return np.array(memoryview(self), dtype=dtype, copy=copy)
+
+    def __getbuffer__(self, Py_buffer* view, int flags):
+        self.check_lent()
+        if self.index != HOST:
+            raise BufferError(f"the array lies in {self.device}, which the buffer protocol cannot show: use DLPack")
+        view.buf = self.data
+        view.obj = self
+        view.len = ITEM_BYTES * self.extents[0] * (self.extents[1] if self.axes == 2 else 1)
+        view.itemsize = ITEM_BYTES
+        view.readonly = 0
+        view.ndim = self.axes
+        view.format = FORMAT if flags & PyBUF_FORMAT else NULL
+        view.shape = self.extents if flags & PyBUF_ND else NULL
+        view.strides = self.strides if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        view.suboffsets = NULL
+        view.internal = NULL
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer* view):
+        self.exports -= 1
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device: (1, 0) is the CPU, (2, 0) the first GPU."""
+        if self.index == HOST:
+            return DL_CPU, 0
+        return DL_CUDA, self.index
+
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A DLPack capsule over the array.
+
+        Args:
+            stream: the consumer's; the values are complete, so it need not wait.
+            max_version: of DLPack that the consumer takes.
+            dl_device: where it wants the values: where they are.
+            copy: True is refused.
+        """
+        self.check_lent()
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"the array lies in {self.device} and hands over its own memory, no copy")
+        cdef DLDevice device
+        device.device_type, device.device_id = self.__dlpack_device__()
+        cdef Lease lease = Lease.__new__(Lease)
+        lease.array = self
+        self.exports += 1
+        return export(lease, self.data, device, self.axes, self.extents, DL_FLOAT, 32,
+                      max_version is not None and max_version[0] >= 1, False)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        """The CUDA array interface, version 3; an array in RAM has none."""
+        if self.index == HOST:
+            raise AttributeError("the array lies in RAM")
+        self.check_lent()
+        return {"shape": self.shape, "typestr": "<f4", "data": (<uintptr_t>self.data, False), "strides": None,
+                "version": 3}
+
+    cdef int check_lent(self) except -1:
+        if not self.lent:
+            raise ValueError("the array was lent for one forward_backward, which is over: copy what is wanted longer")
+        return 0
+
+    cdef Py_ssize_t take_back(self):
+        """Answers how many still hold its memory."""
+        self.lent = False
+        return self.exports
+
+
+cdef PluginArray lend(void* data, tuple shape, int index):
+    cdef PluginArray made = PluginArray.__new__(PluginArray)
+    made.data = data
+    made.axes = len(shape)
+    made.index = index
+    made.lent = True
+    made.extents[0] = shape[0]
+    made.extents[1] = shape[1] if made.axes == 2 else 1
+    made.strides[0] = ITEM_BYTES * made.extents[1]
+    made.strides[1] = ITEM_BYTES
+    return made
+
+
+class Pairs(namedtuple("Pairs", ("places", "weights"))):
+    """Directed pairs of one kind, ascending by row and candidate.
+
+    Attributes:
+        places: int64 [pairs, 2]: the row and its candidate, both places among the batch's bags.
+        weights: float32 [pairs], above 0.
+    """
+
+    __module__ = "uform"
+    __slots__ = ()
+
+
+class PluginBatch:
+    """One step as a Python objective sees it; arrays of the device are lent for the length of the call.
+
+    Attributes:
+        bags: `PluginArray` [bags, hidden], the bags' embeddings, of unit length. They are this call's in the order in
+            which they first appear, without those that were dropped whole.
+        bags_gradient: `PluginArray` [bags, hidden] of zeros, to be overwritten with the loss's gradient.
+        numbers: int64 [bags], each bag's number in the call: its row in what `step` answers.
+        attract, repel, ignore: `Pairs` by place among `bags`.
+        groups: int64 [bags], temperature groups.
+        modalities: int64 [bags], sets of modalities, a bit each.
+        sides: int64 [bags], sets of late-interaction sides: 1 query, 2 document.
+        parameters: `PluginArray` by name: the objective's own, not to be written.
+        parameter_gradients: `PluginArray` by name, of zeros, to be overwritten.
+        share: this process's bags over the world's: 1 where there is one process. Losses and gradients are added up
+            over processes.
+        call: the step's number, for random draws.
+        device: `"ram"`, or `"vram:0"` with the GPU's index.
+    """
+
+    __module__ = "uform"
+    __slots__ = ("bags", "bags_gradient", "numbers", "attract", "repel", "ignore", "groups", "modalities", "sides",
+                 "parameters", "parameter_gradients", "share", "call", "device")

@@ -1,0 +1,1 @@
+cdef object register_python_objective(object made)
