@@ -18,6 +18,16 @@ def gpu() -> uform.Executor:
         pytest.skip(f"no GPU: {error}")
 
 
+@pytest.fixture(params=["one", "two on one", "two"], scope="module")
+def replicas(request: pytest.FixtureRequest, gpu: uform.Executor) -> uform.Executor:
+    """One replica, two that share a GPU, and one on each of two GPUs where there are two."""
+    devices = {"one": [0], "two on one": [0, 0], "two": [0, 1]}[request.param]
+    try:
+        return uform.Executor.for_vram(devices)
+    except uform.DeviceError as error:
+        pytest.skip(f"one GPU is visible: {error}")
+
+
 @pytest.fixture(scope="session")
 def ram() -> uform.Executor:
     return uform.Executor.for_ram()

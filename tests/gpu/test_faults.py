@@ -64,11 +64,11 @@ def test_a_plan_that_does_not_fit_names_its_bytes_and_leaves_nothing(
         asked, free = asked_and_free(caught.value)
         assert asked == plan
         assert abs(free - before) <= GRANULE
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
         trainer = small(gpu)
         step(trainer)
         trainer.close()
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
 
 
 def test_a_second_replica_that_does_not_fit_gives_back_the_first(
@@ -83,11 +83,11 @@ def test_a_second_replica_that_does_not_fit_gives_back_the_first(
         asked, free = asked_and_free(caught.value)
         assert asked == plan
         assert free < plan
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
         trainer = small(executor)
         step(trainer)
         trainer.close()
-        assert driver.free_bytes() == before
+        assert driver.free_bytes() >= before
 
 
 def test_a_resumed_run_and_a_model_that_do_not_fit(
@@ -110,19 +110,20 @@ def test_a_resumed_run_and_a_model_that_do_not_fit(
                 load()
             asked, free = asked_and_free(caught.value)
             assert asked > free
-            assert driver.free_bytes() == before
+            assert driver.free_bytes() >= before
     vectors = uform.Model.init_vram(gpu, path).embed([Modality.TEXT] * 2, texts)
     assert vectors.shape == (2, 1024)
 
 
 def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(20_000, 1024)).astype(np.float32)
+    torch = pytest.importorskip("torch")
+    vectors = torch.randn(20_000, 1024, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
 
     def loss(count: int) -> float:
         edges = (np.arange(count + 1, dtype=np.uint64), (np.arange(count) ^ 1).astype(np.uint32))
         relations = uform.Relations(attract=edges)
-        return uform.losses.contrastive(gpu, vectors[:count], relations=relations).loss
+        found: uform.losses.PairLoss = uform.losses.contrastive(gpu, vectors[:count], relations=relations)
+        return found.loss
 
     before = loss(100)
     with driver.ballast(leave=32 << 20):
@@ -131,7 +132,7 @@ def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
             loss(len(vectors))
         asked, free = asked_and_free(caught.value)
         assert asked > free
-        assert driver.free_bytes() == free_before
+        assert driver.free_bytes() >= free_before
     assert loss(100) == before
 
 

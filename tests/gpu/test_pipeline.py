@@ -52,9 +52,9 @@ HEAVY = Work(99, 8, 30)
 HEAVY.weights[:] = OVERFLOW
 
 
-@pytest.fixture(params=[[0], [0, 0]], ids=["one", "two"], scope="module")
-def executor(request: pytest.FixtureRequest) -> uform.Executor:
-    return uform.Executor.for_vram(request.param)
+@pytest.fixture(scope="module")
+def executor(replicas: uform.Executor) -> uform.Executor:
+    return replicas
 
 
 @pytest.fixture(params=["1", "0"], ids=["graphs", "launches"])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import uform
 from tests.gpu.naive import matrices, naive_losses, rounded
 from tests.gpu.record import ROOT, figures
+from tests.helpers.cuda_driver import Driver
 from uform import Modality, Objective, PairLossForm
 
 WORDS = [f"{word} {side}" for word in ("one", "two", "three", "four", "five", "six", "seven", "eight") for side in "ab"]
@@ -156,9 +157,22 @@ def test_both_backends_embed_alike(gpu: uform.Executor, ram: uform.Executor, tmp
     assert error < bound(of_naive)
 
 
-def test_two_replicas_on_one_gpu_equal_one(gpu: uform.Executor) -> None:
-    one, two = (losses(make(executor, Objective.JOINT), 5) for executor in (gpu, uform.Executor.for_vram([0, 0])))
-    assert distance(two, one) < bound(reference_losses(Objective.JOINT, 5)[1])
+def test_replicas_equal_one(gpu: uform.Executor, replicas: uform.Executor) -> None:
+    one, several = (losses(make(executor, Objective.JOINT), 5) for executor in (gpu, replicas))
+    assert distance(several, one) < bound(reference_losses(Objective.JOINT, 5)[1])
+    assert losses(make(replicas, Objective.JOINT), 5).tobytes() == several.tobytes()
+
+
+def test_the_callers_context_stays_current(replicas: uform.Executor) -> None:
+    driver = Driver()
+    with driver.context() as own:
+        trainer = make(replicas, Objective.JOINT)
+        step(trainer)
+        trainer.read("norm")
+        trainer.close()
+        uform.Arena.for_vram(replicas.devices[-1]).reset()
+        del trainer
+        assert driver.current_context() == own
 
 
 def test_embeddings_come_back_in_an_arena(gpu: uform.Executor) -> None:

@@ -37,7 +37,7 @@ class Driver:
     def __init__(self, index: int = 0) -> None:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._call("cuInit", 0)
-        device = ctypes.c_int()
+        self._device = device = ctypes.c_int()
         self._call("cuDeviceGet", ctypes.byref(device), index)
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -47,6 +47,22 @@ class Driver:
         result = getattr(self._library, name)(*arguments)
         if result != SUCCESS:
             raise RuntimeError(f"{name} answered {result}")
+
+    @contextmanager
+    def context(self) -> Iterator[int]:
+        """A context of the caller's own, current for this thread."""
+        context = ctypes.c_void_p()
+        self._call("cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(0), self._device)
+        try:
+            yield context.value or 0
+        finally:
+            self._call("cuCtxDestroy_v2", context)
+
+    def current_context(self) -> int:
+        """The one that this thread's calls go to, 0 where it has none."""
+        context = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        return context.value or 0
 
     def free_bytes(self) -> int:
         """Free memory of the GPU, whoever uses the rest."""

@@ -145,10 +145,29 @@ void test_a_failure_is_not_captured() {
     failing = false;
     CHECK(attempt() == "r"); // the first that went through
     failing = true;
-    CHECK(attempt() == "brfx");
+    CHECK(attempt() == "brfrx"); // run after all, which tells what is wrong
     failing = false;
     CHECK(attempt() == "brel");
     CHECK(attempt() == "l");
+}
+
+void test_a_capture_that_others_broke() {
+    uform_operations_t table = capturing_table();
+    table.capture_end = [](uform_stream_t*, uform_graph_t** graph) {
+        told() += graph ? 'e' : 'f';
+        return uform_status_device_k;
+    };
+    step_graphs graphs(table, nullptr);
+    graphs.allow(section::whole, true);
+    step_size const size(10, 160, 5, 64);
+    for (char const* expected : {"r", "brer", "brer"}) {
+        graphs.run(section::whole, size, run);
+        CHECK(take() == expected);
+    }
+    CHECK(graphs.counters().graphs == 0);
+    table.capture_end = capturing_table().capture_end;
+    graphs.run(section::whole, size, run);
+    CHECK(take() == "brel");
 }
 
 void test_a_backend_without_graphs() {
@@ -185,6 +204,7 @@ int main() {
     test_sections_within_the_whole();
     test_a_part_that_can_not_be_captured();
     test_a_failure_is_not_captured();
+    test_a_capture_that_others_broke();
     test_a_backend_without_graphs();
     test_the_switch();
     return native_test::report();

@@ -33,8 +33,8 @@ class Recipe:
     patch_side: int = 8
     pictures: int = 512
     names_each: int = 3
-    steps: int = 4500
-    learning_rate: float = 2e-3
+    steps: int = 900
+    learning_rate: float = 6e-4
     weight_decay: float = 0.1
     seed: int = 0
 

@@ -25,7 +25,7 @@ given_rows::given_rows(executor& on, given_matrix const& given) : operations_(on
     if (matrix_.scalar != uform_scalar_float32_k && !(takes_bfloat16 && matrix_.scalar == uform_scalar_bfloat16_k))
         fail(uform_status_invalid_type_k, matrix_.field,
              ": expected FLOAT32, or in a GPU's memory BFLOAT16, not scalar ", matrix_.scalar);
-    if (!reachable_ && !is_dense())
+    if (matrix_.rows && !reachable_ && !is_dense())
         fail(uform_status_invalid_argument_k, matrix_.field, ": rows in host memory must lie end to end for a GPU");
 }
 

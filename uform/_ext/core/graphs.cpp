@@ -37,9 +37,11 @@ void step_graphs::begin() { check(operations_.capture_begin(stream_)); }
 
 void step_graphs::forget() noexcept { operations_.capture_end(stream_, nullptr); }
 
-void step_graphs::end(graph& one) {
-    check(operations_.capture_end(stream_, &one.captured));
+bool step_graphs::end(graph& one) {
+    if (operations_.capture_end(stream_, &one.captured) != uform_status_success_k)
+        return false;
     ++counters_.graphs;
+    return true;
 }
 
 void step_graphs::launch(graph const& one) {

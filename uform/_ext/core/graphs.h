@@ -37,8 +37,8 @@ struct step_size {
 };
 
 /**
- *  Work is captured the second time that a size comes: the first time loads its kernels. There is at most one graph a
- *  section and size.
+ *  Work is captured the second time that a size comes: the first time loads its kernels. What can not be captured then
+ *  is tried again the next time. There is at most one graph a section and size.
  */
 class step_graphs {
 public:
@@ -87,19 +87,28 @@ private:
             one.seen = true;
             return;
         }
+        if (!capture(one, body))
+            body();
+    }
+
+    /**
+     *  Whether it could be captured. Another library of the process may break a capture, by waiting for the whole
+     *  device: then nothing has run yet. A fault of the body's own comes again when it is run.
+     */
+    template <typename body_at> bool capture(graph& one, body_at& body) {
         begin();
         try {
             body();
         } catch (...) {
             forget();
-            throw;
+            return false;
         }
-        end(one);
+        return end(one);
     }
 
     void begin();
     void forget() noexcept;
-    void end(graph& one);
+    bool end(graph& one);
     void launch(graph const& one);
 
     uform_operations_t const& operations_;

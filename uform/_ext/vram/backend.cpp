@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "core/operations.h"
+#include "vram/capture_gate.h"
+#include "vram/current_gpu.h"
 #include "vram/device.h"
 #include "vram/operations.h"
 
@@ -130,7 +132,7 @@ void backend::connect_peers() {
                 connected_ = false;
                 continue;
             }
-            check_cuda(cudaSetDevice(from), operation);
+            current_gpu const current(from, operation);
             cudaError_t const result = cudaDeviceEnablePeerAccess(to, 0);
             if (result != cudaErrorPeerAccessAlreadyEnabled)
                 check_cuda(result, operation);
@@ -150,7 +152,7 @@ stream* backend::create_stream(std::uint32_t place) {
     made->gpu_class = dispatched_;
     made->place = place;
     made->counters = &counters_;
-    check_cuda(cudaSetDevice(made->device), operation);
+    current_gpu const current(made->device, operation);
     check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
     check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
     if (!connected_)
@@ -162,7 +164,7 @@ void backend::destroy_stream(stream* made) noexcept {
     if (made == nullptr)
         return;
     // A device that is lost answers every call with its error: there is nothing more to give back then.
-    cudaSetDevice(made->device);
+    current_gpu const current = current_gpu::for_release(made->device);
     if (made->handle)
         cudaStreamSynchronize(made->handle);
     cudaFree(made->bounce);
@@ -201,7 +203,7 @@ template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, cha
     return guard([&] {
         stream& on = stream::of(opaque);
         on.operation = operation;
-        make_current(on);
+        current_gpu const current(on.device, operation);
         body(static_cast<stream const&>(on));
     });
 }
@@ -212,14 +214,16 @@ template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, cha
 uform_status_t stream_synchronize(uform_stream_t* opaque) {
     return guard([&] {
         stream const& on = stream::of(opaque);
-        make_current(on);
+        current_gpu const current(on.device, on.operation);
         ++on.counters->host_waits;
         check_cuda(cudaStreamSynchronize(on.handle), on);
     });
 }
 
 uform_status_t device_synchronize(uform_stream_t* opaque) {
-    return on_stream(opaque, "device_synchronize", [](stream const& on) { check_cuda(cudaDeviceSynchronize(), on); });
+    return on_stream(opaque, "device_synchronize", [](stream const& on) {
+        capture_gate::of(on.device).while_closed([&] { check_cuda(cudaDeviceSynchronize(), on); });
+    });
 }
 
 void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; }
@@ -239,7 +243,7 @@ uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void**
 }
 
 void memory_release(uform_stream_t* opaque, void* memory) {
-    cudaSetDevice(stream::of(opaque).device);
+    current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFree(memory);
     cudaGetLastError();
 }
@@ -257,7 +261,7 @@ uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void*
 }
 
 void staging_release(uform_stream_t* opaque, void* memory) {
-    cudaSetDevice(stream::of(opaque).device);
+    current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFreeHost(memory);
     cudaGetLastError();
 }
@@ -311,7 +315,7 @@ void event_destroy(uform_event_t* opaque) {
     if (opaque == nullptr)
         return;
     std::unique_ptr<event> const one(&event::of(opaque));
-    cudaSetDevice(one->device);
+    current_gpu const current = current_gpu::for_release(one->device);
     cudaEventDestroy(one->handle);
     cudaGetLastError();
 }
@@ -331,7 +335,7 @@ uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* awaited) {
 uform_status_t host_wait(uform_event_t* opaque) {
     return guard([&] {
         event const& one = event::of(opaque);
-        check_cuda(cudaSetDevice(one.device), "host_wait");
+        current_gpu const current(one.device, "host_wait");
         ++one.counters->host_waits;
         check_cuda(cudaEventSynchronize(one.handle), "host_wait");
     });
@@ -350,10 +354,15 @@ void backend_counters(void const* opaque, uform_backend_counters_t* counters) {
     *counters = {counted.allocations, counted.host_waits};
 }
 
-/** Other threads go on with whatever they do: only this one's work is captured. */
+/** Other threads go on with whatever they do, but for waiting for the GPU: only this one's work is captured. */
 uform_status_t capture_begin(uform_stream_t* opaque) {
     return on_stream(opaque, "capture_begin", [&](stream const& on) {
-        check_cuda(cudaStreamBeginCapture(on.handle, cudaStreamCaptureModeThreadLocal), on);
+        capture_gate& gate = capture_gate::of(on.device);
+        gate.enter();
+        cudaError_t const begun = cudaStreamBeginCapture(on.handle, cudaStreamCaptureModeThreadLocal);
+        if (begun != cudaSuccess)
+            gate.leave();
+        check_cuda(begun, on);
     });
 }
 
@@ -361,6 +370,7 @@ uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
     return on_stream(opaque, "capture_end", [&](stream const& on) {
         cudaGraph_t captured = nullptr;
         cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
+        capture_gate::of(on.device).leave();
         auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
         std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(forget)> const owner(captured);
         if (made == nullptr) {
@@ -381,7 +391,7 @@ uform_status_t graph_launch(uform_stream_t* opaque, uform_graph_t* launched) {
 
 void graph_destroy(uform_graph_t* opaque) {
     std::unique_ptr<graph> const one(&graph::of(opaque));
-    cudaSetDevice(one->device);
+    current_gpu const current = current_gpu::for_release(one->device);
     cudaGraphExecDestroy(one->handle);
     cudaGetLastError();
 }

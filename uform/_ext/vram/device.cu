@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include "vram/current_gpu.h"
 #include "vram/stream.h"
 
 namespace uform::vram {
@@ -79,7 +80,7 @@ device_inventory list_devices() {
 
 bool has_kernels_for(int index) {
     constexpr char const* operation = "backend_create";
-    check_cuda(cudaSetDevice(index), operation);
+    current_gpu const current(index, operation);
     cudaFuncAttributes attributes;
     cudaError_t const result = cudaFuncGetAttributes(&attributes, sample_kernel);
     if (result != cudaErrorNoKernelImageForDevice && result != cudaErrorInvalidDeviceFunction &&

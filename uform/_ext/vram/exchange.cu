@@ -30,7 +30,7 @@ public:
     /** What comes later on any stream waits for what came before on every stream. */
     void wait_for_all() const {
         for (std::uint32_t place = 0; place != devices_; ++place) {
-            make_current(at(place));
+            current_gpu const current(at(place).device, at(place).operation);
             check_cuda(cudaEventRecord(at(place).reached, at(place).handle), at(place));
         }
         for (std::uint32_t waits = 0; waits != devices_; ++waits)
@@ -43,7 +43,7 @@ public:
     template <typename body_at> void run(body_at&& body) const {
         wait_for_all();
         for (std::uint32_t place = 0; place != devices_; ++place) {
-            make_current(at(place));
+            current_gpu const current(at(place).device, at(place).operation);
             body(place, at(place));
         }
         wait_for_all();

@@ -11,6 +11,7 @@
 #define UFORM_WITH_NVTX 1
 #endif
 
+#include "vram/current_gpu.h"
 #include "vram/stream.h"
 
 namespace uform::vram {
@@ -37,7 +38,7 @@ template <typename body_at> uform_status_t operate(char const* name, uform_strea
         stream& on = stream::of(opaque);
         on.operation = name;
         profiled_range const range(name);
-        make_current(on);
+        current_gpu const current(on.device, name);
         body(static_cast<stream const&>(on));
     });
 }

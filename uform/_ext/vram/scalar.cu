@@ -156,9 +156,10 @@ void launch_narrow(stream const& stream, std::int32_t scalar, narrow_rows const&
 
 /** What comes later on `on` waits for what was put on `source`. */
 void wait_for(stream const& on, stream const& source) {
-    check_cuda(cudaSetDevice(source.device), on);
-    check_cuda(cudaEventRecord(source.reached, source.handle), on);
-    make_current(on);
+    {
+        current_gpu const current(source.device, on.operation);
+        check_cuda(cudaEventRecord(source.reached, source.handle), on);
+    }
     check_cuda(cudaStreamWaitEvent(on.handle, source.reached, 0), on);
 }
 

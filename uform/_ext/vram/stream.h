@@ -62,7 +62,4 @@ inline void check_cuda(cudaError_t result, char const* operation) {
 
 inline void check_cuda(cudaError_t result, stream const& stream) { check_cuda(result, stream.operation); }
 
-/** Makes the stream's GPU current. */
-inline void make_current(stream const& stream) { check_cuda(cudaSetDevice(stream.device), stream); }
-
 } // namespace uform::vram

@@ -394,7 +394,7 @@ typedef struct uform_narrow_t {
     float const* from;      /* [count, width] */
     uint32_t const* places; /* host: [count] distinct, or null: one after another */
     void* to;
-    size_t to_bytes; /* from one row of `to` to the next */
+    size_t to_bytes; /* from one row of `to` to the next, whole elements */
 } uform_narrow_t;
 
 /** A matrix of float32 or bfloat16 with strides as float32 rows end to end, looked through for what is not finite. */

@@ -1,0 +1,44 @@
+/** Keeps apart what CUDA forbids at the same time: work that is captured, and waiting for the whole GPU. */
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <mutex>
+
+namespace uform::vram {
+
+/** One GPU's, over all backends of the process. Captures are short, and any number may run at once. */
+class capture_gate {
+public:
+    static capture_gate& of(int device) noexcept {
+        static std::array<capture_gate, 64> gates; // more GPUs than a host has would share
+        return gates[static_cast<std::size_t>(device) % gates.size()];
+    }
+
+    void enter() {
+        std::lock_guard const lock(mutex_);
+        ++captures_;
+    }
+
+    void leave() noexcept {
+        {
+            std::lock_guard const lock(mutex_);
+            --captures_;
+        }
+        none_left_.notify_all();
+    }
+
+    /** Runs `wait` while nothing is captured: what would be captured next waits for it. */
+    template <typename wait_at> void while_closed(wait_at&& wait) {
+        std::unique_lock lock(mutex_);
+        none_left_.wait(lock, [&] { return captures_ == 0; });
+        wait();
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable none_left_;
+    int captures_ = 0;
+};
+
+} // namespace uform::vram

@@ -1,0 +1,64 @@
+#include "vram/current_gpu.h"
+
+#include <cuda_runtime_api.h>
+
+#include "vram/stream.h"
+
+namespace uform::vram {
+
+namespace {
+
+/** The driver's functions, by way of the runtime: nothing links the driver, and cudaSetDevice would make a context. */
+struct driver_contexts {
+    decltype(&cuCtxGetCurrent) get = nullptr;
+    decltype(&cuCtxSetCurrent) set = nullptr;
+
+    driver_contexts() noexcept {
+        void *found_get = nullptr, *found_set = nullptr;
+        constexpr unsigned since = 4000;
+        cudaDriverEntryPointQueryResult result{};
+        cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found_get, since, cudaEnableDefault, &result);
+        cudaGetDriverEntryPointByVersion("cuCtxSetCurrent", &found_set, since, cudaEnableDefault, &result);
+        cudaGetLastError();
+        if (!found_get || !found_set)
+            return;
+        get = reinterpret_cast<decltype(get)>(found_get);
+        set = reinterpret_cast<decltype(set)>(found_set);
+    }
+};
+
+driver_contexts const& contexts() noexcept {
+    static driver_contexts const instance; // one driver a process
+    return instance;
+}
+
+CUcontext current_context() noexcept {
+    CUcontext found = nullptr;
+    if (contexts().get)
+        contexts().get(&found);
+    return found;
+}
+
+} // namespace
+
+current_gpu::current_gpu(int device) noexcept : before_(current_context()) {
+    cudaSetDevice(device);
+    cudaGetLastError();
+}
+
+current_gpu::current_gpu(int device, char const* operation) : before_(current_context()) {
+    check_cuda(cudaSetDevice(device), operation);
+}
+
+current_gpu::~current_gpu() {
+    if (current_context() == before_)
+        return;
+    int device = 0;
+    // A thread that had none is on GPU 0 for the runtime: it may as well stay there.
+    if (before_ == nullptr && cudaGetDevice(&device) == cudaSuccess && device == 0)
+        return;
+    if (contexts().set)
+        contexts().set(before_);
+}
+
+} // namespace uform::vram
