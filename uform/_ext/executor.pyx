@@ -19,7 +19,7 @@ from uform._ext.c_api cimport (
     uform_executor_t,
     uform_executor_threads,
 )
-from uform._ext.fields cimport as_int32, as_sequence
+from uform._ext.fields cimport as_int32, as_sequence, refused
 from uform._ext.status cimport check
 from uform._ext.turns cimport Turns
 
@@ -151,7 +151,7 @@ cdef class Executor:
         """Has the executor's worker call, after all that was submitted before."""
         self.check_process()
         if not callable(call):
-            raise TypeError(f"call is of type {type(call).__name__}: expected something to call")
+            raise refused("call", call, "a callable")
         if self.worker is None:
             worker = Worker(self.turns)
             if self.worker is None:  # no other thread has made one meanwhile
