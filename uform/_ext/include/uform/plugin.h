@@ -774,7 +774,7 @@ typedef struct uform_plan_t {
     uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
 } uform_plan_t;
 
-/** A step on one device, the calling thread's current one. Pointers are device-side unless they say otherwise. */
+/** A step on one device, not always the thread's current one. Pointers are device-side unless they say otherwise. */
 typedef struct uform_pass_t {
     uform_host_t* host;
     uform_run_t const* run;
