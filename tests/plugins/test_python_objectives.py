@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import uform
-from tests.helpers.runs import digest, make_trainer, shape
+from tests.helpers.runs import TINY, digest, make_trainer, shape
 
 Array = npt.NDArray[Any]
 Body = Callable[[uform.PluginBatch], Any]
@@ -160,10 +160,12 @@ def test_deferred_steps(tell: Callable[[Body], None]) -> None:
         return float(batch.call)
 
     tell(fails_once)
-    trainer = told_trainer()
+    # Of its own, since an executor keeps the threads that it defers to.
+    executor = uform.Executor.for_ram(threads=1)
+    trainer = uform.Trainer.init_ram(executor, masking=NO_MASKS, plugins={"told": None}, batch=shape(), **TINY)
     stats = [uform.TrainerStepStats() for _ in range(4)]
     modalities = [uform.Modality.TEXT] * len(TEXTS)
-    deferred = [trainer.deferred(trainer.executor).step(modalities, TEXTS, stats=one) for one in stats]
+    deferred = [trainer.deferred(executor).step(modalities, TEXTS, stats=one) for one in stats]
     for place, one in enumerate(deferred):
         if place == 1:
             with pytest.raises(RuntimeError, match="plugin told: forward_backward raised RuntimeError: not today"):

@@ -116,20 +116,40 @@ __global__ void __launch_bounds__(threads_k) move_bags(cosent_t const problem) {
 
 unsigned blocks_for(uint32_t count) { return (count + warps_k - 1) / warps_k; }
 
+/** Makes a device current, and afterwards the one that was. */
+class current_device {
+public:
+    explicit current_device(int device) : status(cudaGetDevice(&before_)) {
+        if (status == cudaSuccess)
+            status = cudaSetDevice(device);
+    }
+    ~current_device() { cudaSetDevice(before_); }
+
+    cudaError_t status;
+
+private:
+    int before_ = 0;
+};
+
+cudaError_t launch_all(cosent_t const& problem, cudaStream_t stream) {
+    size_t const shared = 2 * sizeof(double) * (size_t(problem.pairs_capacity) + 1);
+    // Set each time: an attribute is of one device, and the call is cheap.
+    cudaError_t const status = cudaFuncSetAttribute(reinterpret_cast<void const*>(weigh_pairs),
+                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
+    if (status != cudaSuccess)
+        return status;
+    score_pairs<<<blocks_for(problem.pairs_capacity), threads_k, 0, stream>>>(problem);
+    weigh_pairs<<<1, threads_k, shared, stream>>>(problem);
+    if (problem.gradient)
+        move_bags<<<blocks_for(problem.bags_capacity), threads_k, 0, stream>>>(problem);
+    return cudaGetLastError();
+}
+
 } // namespace
 
-extern "C" char const* cosent_launch(cosent_t const* problem, void* opaque) {
-    cudaStream_t const stream = static_cast<cudaStream_t>(opaque);
-    size_t const shared = 2 * sizeof(double) * (size_t(problem->pairs_capacity) + 1);
-    // Set each time: an attribute is of one device, and the call is cheap.
-    cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<void const*>(weigh_pairs),
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
-    if (status == cudaSuccess) {
-        score_pairs<<<blocks_for(problem->pairs_capacity), threads_k, 0, stream>>>(*problem);
-        weigh_pairs<<<1, threads_k, shared, stream>>>(*problem);
-        if (problem->gradient)
-            move_bags<<<blocks_for(problem->bags_capacity), threads_k, 0, stream>>>(*problem);
-        status = cudaGetLastError();
-    }
+extern "C" char const* cosent_launch(cosent_t const* problem, int device, void* stream) {
+    current_device const current(device);
+    cudaError_t const status =
+        current.status == cudaSuccess ? launch_all(*problem, static_cast<cudaStream_t>(stream)) : current.status;
     return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }

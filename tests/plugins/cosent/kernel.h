@@ -30,8 +30,8 @@ typedef struct cosent_t {
     double* term;         /* added to */
 } cosent_t;
 
-/** Puts the loss and its gradient on a stream; answers null, or what CUDA calls the error. */
-char const* cosent_launch(cosent_t const* problem, void* stream);
+/** Puts the loss and its gradient on a stream of that device; answers null, or what CUDA calls the error. */
+char const* cosent_launch(cosent_t const* problem, int device, void* stream);
 
 #ifdef __cplusplus
 }

@@ -40,7 +40,7 @@ cdef extern from "kernel.h" nogil:
         float* forces
         double* term
 
-    const char* cosent_launch(const cosent_t* problem, void* stream)
+    const char* cosent_launch(const cosent_t* problem, int device, void* stream)
 
 cdef enum:
     MOST_PAIRS = 4096  # whose running sums a GPU's block holds
@@ -78,6 +78,7 @@ cdef struct State:
     # and into the workspace
     size_t scores
     size_t forces
+    int32_t gpu  # -1 until it is asked for
     # of the step that is planned
     uint32_t pairs
     Pair* sorted
@@ -129,6 +130,7 @@ cdef uform_status_t create(const void* given, const uform_run_t* run, const ufor
     if self == NULL:
         return declare.fail(declare.host, uform_status_out_of_memory_k, "the host has no memory left")
     self.config = (<const Config*>given)[0]
+    self.gpu = -1
     self.pairs_capacity = self.config.max_pairs
     self.slots = run.world_devices * run.bags_capacity
     self.bags_capacity = min(self.slots, 2 * self.pairs_capacity)
@@ -287,6 +289,7 @@ cdef void fill_bags(State* self, uint8_t* staging) noexcept nogil:
 cdef uform_status_t forward_backward(void* opaque, const uform_pass_t* step) noexcept nogil:
     """The process's first device does it, for all of this call's pairs."""
     cdef State* self = <State*>opaque
+    cdef uform_status_t status = uform_status_success_k
     cdef cosent_t problem
     cdef const char* refused
     if step.device != 0:
@@ -295,7 +298,11 @@ cdef uform_status_t forward_backward(void* opaque, const uform_pass_t* step) noe
     if step.operations.host_memory:
         score(&problem)
         return uform_status_success_k
-    refused = cosent_launch(&problem, step.operations.stream_handle(step.stream))
+    if self.gpu < 0:
+        status = step.operations.memory_device(step.stream, step.world_bags, &self.gpu)
+    if status != uform_status_success_k:
+        return status
+    refused = cosent_launch(&problem, self.gpu, step.operations.stream_handle(step.stream))
     if refused == NULL:
         return uform_status_success_k
     return step.fail(step.host, uform_status_device_k, refused)

@@ -878,7 +878,7 @@ typedef struct uform_plan_t {
     void const* (*notice_from)(uform_host_t*, uint32_t rank); /* any rank's (stage 1) */
 } uform_plan_t;
 
-/** A step on one device, the calling thread's current one. Pointers are device-side unless they say otherwise. */
+/** A step on one device, not always the thread's current one. Pointers are device-side unless they say otherwise. */
 typedef struct uform_pass_t {
     uform_host_t* host;
     uform_run_t const* run;
