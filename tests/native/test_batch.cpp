@@ -37,7 +37,7 @@ struct host_step {
 
     /** What the chosen items are staged as: each one's codes without its marker. */
     std::vector<std::vector<uint16_t>> stage(uform_items_t const& items, std::vector<uint32_t> const& chosen) {
-        batch.plan(items, chosen, nullptr, nullptr);
+        batch.plan(items, chosen, nullptr, nullptr, nullptr);
         batch.fill(views);
         batch.finish();
         std::vector<std::vector<uint16_t>> codes;
@@ -75,12 +75,12 @@ void test_what_was_checked_is_kept() {
     std::vector<uint32_t> const all = {0, 1, 2};
     host_step expecting, step;
     tape_call const right;
-    expecting.batch.measure_all(right.items);
+    expecting.batch.measure_all(right.items, nullptr);
     auto const expected = expecting.stage(right.items, all);
     CHECK(expected.size() == items_k && expected[2].size() == 3);
 
     tape_call changed;
-    auto const columns = step.batch.measure_all(changed.items);
+    auto const columns = step.batch.measure_all(changed.items, nullptr);
     CHECK(std::vector<uint32_t>(columns.begin(), columns.end()) == std::vector<uint32_t>{2, 3, 4});
     changed.spoil();
     CHECK(step.stage(changed.items, all) == expected);
@@ -89,11 +89,11 @@ void test_what_was_checked_is_kept() {
 void test_the_next_call_is_checked_anew() {
     host_step step;
     tape_call call;
-    step.batch.measure_all(call.items);
+    step.batch.measure_all(call.items, nullptr);
     call.spoil();
     std::string message;
     try {
-        step.batch.measure_all(call.items);
+        step.batch.measure_all(call.items, nullptr);
     } catch (uform::error const& failure) {
         message = failure.message;
     }

@@ -137,6 +137,8 @@ uform_objective_plugin_t const faulty_plugin = {
     .extra_fill = nullptr,
     .answer_kind = uform_answer_kind_none_k,
     .infer = nullptr,
+    .columns_forward = nullptr,
+    .columns_backward = nullptr,
 };
 
 struct expectation {

@@ -32,7 +32,7 @@ template <probe& probe_ak> uform_objective_plugin_t make_probe(char const* name,
     made.derive = [](void*, uform_run_t const*, uform_declare_t const*) { return uform_status_success_k; };
     made.create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
         *self = nullptr;
-        return declare->term(declare->host, "probe_loss", 1, &probe_ak.term);
+        return declare->term(declare->host, declare->plugin, 1, &probe_ak.term);
     };
     made.destroy = [](void*) {};
     made.covered_capacity = [](void*) { return std::size_t(0); };
