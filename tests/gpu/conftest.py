@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import uform
-from tests.gpu.record import outcomes, write_record
+from tests.gpu.record import figures, outcomes, write_record
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         outcomes[report.nodeid] = report.outcome
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Takes over what a process of pytest-xdist measured."""
+    figures.update(getattr(node, "workeroutput", {}).get("figures", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["figures"] = figures
+        return
     path = session.config.getoption("--record")
     if path is not None:
         write_record(Path(path))
