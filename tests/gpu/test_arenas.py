@@ -313,6 +313,7 @@ def test_a_stream_may_read_at_once(gpu: uform.Executor, torch: Any) -> None:
         buffer = step(trainer, uform.Arena.for_vram())
         with torch.cuda.stream(side):
             seen = torch.from_dlpack(buffer).clone()
+        side.synchronize()
         np.testing.assert_array_equal(seen.cpu().numpy(), buffer.numpy())
 
 

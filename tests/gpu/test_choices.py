@@ -35,11 +35,12 @@ def whole(parts: dict[str, Any]) -> Any:
 def step(trainer: uform.Trainer) -> uform.TrainerStepStats:
     count = len(TEXTS)
     partners = np.roll(np.arange(count), 6).astype(np.uint32)
+    relations = uform.Relations(attract=(np.arange(count + 1, dtype=np.uintp), partners))
     stats = uform.TrainerStepStats()
     trainer.step(
         [Modality.TEXT] * count,
         TEXTS,
-        relations=uform.Relations(attract=(np.arange(count + 1, dtype=np.uintp), partners)),
+        relations=relations if "contrastive" in trainer.describe() else None,
         choices=OWN,
         choice_targets=TARGETS,
         stats=stats,

@@ -42,14 +42,15 @@ def pictures() -> list[NDArray[np.uint8]]:
 
 
 def step(trainer: uform.Trainer, arena: uform.Arena | None = None) -> tuple[uform.TrainerStepStats, Any]:
-    """Pictures and words, each pair attracted both ways."""
+    """Pictures and words, each pair attracted both ways where the run scores pairs: else it refuses relations."""
     count = len(WORDS)
     partners = np.concatenate([np.arange(count, 2 * count), np.arange(count)]).astype(np.uint32)
     relations = uform.Relations(attract=(np.arange(2 * count + 1, dtype=np.uintp), partners))
     stats = uform.TrainerStepStats()
     modalities = [Modality.IMAGE] * count + [Modality.TEXT] * count
     contents = [*pictures(), *(f"{word} and {word} again" for word in WORDS)]
-    answer = trainer.step(modalities, contents, relations=relations, arena=arena, stats=stats)
+    scored = relations if "contrastive" in trainer.describe() else None
+    answer = trainer.step(modalities, contents, relations=scored, arena=arena, stats=stats)
     return stats, answer
 
 
