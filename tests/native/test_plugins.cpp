@@ -273,10 +273,16 @@ void test_numbers_of_modalities() {
                   {fault::none, uform_status_invalid_argument_k, "plugin covering: its function cover is missing"}));
 }
 
+uint16_t marker_axes = 1;
+
 /** A modality whose items are their marker alone, which it writes. */
 void test_states_of_a_modality() {
     constexpr uint8_t number = 20;
     static uform_modality_plugin_t plugin = modality_of("markers", number);
+    plugin.measure = [](void*, uform_content_t const*, uint32_t, uform_measure_t* measured, char*, size_t) {
+        measured->axes = marker_axes;
+        return uform_status_success_k;
+    };
     plugin.fill = [](void*, uform_fill_t const* fill) {
         fill->codes[0] = 0;
         return uform_status_success_k;
@@ -300,6 +306,14 @@ void test_states_of_a_modality() {
     call.modalities.back() = number;
     call.attract = edges_of(call.count(), {{0, 1}, {1, 0}});
     uform_step_t const step = call.step();
+    for (uint16_t axes : {0, 4}) {
+        marker_axes = axes;
+        std::string const message =
+            "plugin markers: it measured " + std::to_string(axes) + " axes of positions where 1 to 3 are possible";
+        CHECK(refused(uform_trainer_step(trainer.get(), &step, nullptr),
+                      {fault::none, uform_status_internal_k, message.c_str()}));
+    }
+    marker_axes = 1;
     for (uint64_t applied : {1, 2}) {
         CHECK(run_step(trainer, call).step == applied);
         current = fault::states;

@@ -156,6 +156,9 @@ void batch::measure() {
             if (item.measure.columns > limit)
                 fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.columns,
                      " columns where at most ", limit, " fit");
+            if (item.measure.axes < 1 || item.measure.axes > UFORM_AXES)
+                fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.axes,
+                     " axes of positions where 1 to ", UFORM_AXES, " are possible");
             cut += item.measure.truncated;
             columns_[index] = 1 + item.measure.columns + extra;
         }
