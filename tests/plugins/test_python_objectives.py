@@ -276,6 +276,23 @@ def test_it_cannot_use_the_executor_that_calls_it(tell: Callable[[Body], None]) 
         ),
         ({"level": {"size": 3}}, ValueError, "has the key 'size': it has shape, value, deviation"),
         ({"level": 3}, TypeError, r"parameters\['level'\] is of type int: expected a dict with a shape"),
+        (
+            {"level": {"shape": 3}},
+            TypeError,
+            r"parameters\['level'\]\['shape'\] is of type int: expected one",
+        ),
+        ({"level": {"shape": (2.7,)}}, TypeError, r"parameters\['level'\]\['shape'\] is 2.7"),
+        ({"a\0b": {"shape": (1,)}}, ValueError, r"parameters has the key 'a\\x00b': expected letters, without NUL"),
+        ({"\ud800": {"shape": (1,)}}, ValueError, "expected letters, without NUL and lone surrogates"),
+        ({"": {"shape": (1,)}}, ValueError, "parameters has the key '': expected letters"),
+        (
+            {"level": {"shape": (1,), "value": 1e300}},
+            ValueError,
+            r"\['value'\] is 1e\+300: expected a number that",
+        ),
+        ({"level": {"shape": (1,), "deviation": -1}}, ValueError, r"\['deviation'\] is -1.0: expected none below 0"),
+        ({"level": {"shape": (1,), "minimum": 1}}, ValueError, "begins at 0.0 between 1.0 and 3.4"),
+        ({"level": {"shape": (1,), "minimum": 2, "maximum": -2}}, ValueError, "begins at 0.0 between 2.0 and -2.0"),
         (3, TypeError, "parameters is of type int"),
     ],
 )
@@ -287,8 +304,39 @@ def test_bad_parameters(parameters: Any, error: type[Exception], message: str, m
     told_trainer()
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", ""])
+def test_names_are_letters(name: str) -> None:
+    def answer(self: object, batch: uform.PluginBatch) -> float:
+        return 0.0
+
+    for members in ({"name": name}, {"name": "fielded", "fields": {name: 1}}):
+        with pytest.raises(ValueError, match="expected letters, without NUL and lone surrogates"):
+            uform.register(type("Odd", (), {**members, "forward_backward": answer}))
+
+
+def test_what_is_only_read_cannot_be_written(tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Told, "parameters", {"level": {"shape": (3,), "value": 0.25}})
+
+    def write(batch: uform.PluginBatch) -> float:
+        for array in (batch.bags, batch.parameters["level"]):
+            assert not np.asarray(array).flags.writeable
+        np.asarray(batch.parameters["level"])[:] = 7
+        return 0.0
+
+    tell(write)
+    trainer = told_trainer()
+    with pytest.raises(ValueError, match="read-only"):
+        step(trainer)
+    assert (trainer.read("told.level") == 0.25).all()
+    monkeypatch.setattr(Told, "parameters", {})
+
+
 def test_parameters_are_learned(tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {"grid": {"shape": (2, 3), "value": 1.0}, "level": {"shape": (1,), "value": 0.5, "maximum": 0.6}}
+    asked = {
+        "grid": {"shape": (2, 3), "value": 1.0},
+        "level": {"shape": (1,), "value": 0.5, "maximum": 0.6},
+        "floor": {"shape": (1,), "value": 2.99, "minimum": -5},
+    }
     monkeypatch.setattr(Told, "parameters", lambda self, hidden: asked)
 
     def descend(batch: uform.PluginBatch) -> float:
@@ -304,4 +352,5 @@ def test_parameters_are_learned(tell: Callable[[Body], None], monkeypatch: pytes
     assert (grid[:3] < 1).all()
     assert (grid[3:] == 1).all()
     assert trainer.read("told.level") == pytest.approx([0.6])
+    assert trainer.read("told.floor") == pytest.approx([2.99])
     monkeypatch.setattr(Told, "parameters", {})

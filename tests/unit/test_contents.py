@@ -518,3 +518,20 @@ def test_first_party_images_are_decoded_when_needed(model: uform.Model, tmp_path
     assert np.array_equal(embed(model, [path.read_bytes()], [IMAGE]), embed(model, [pictures()], [IMAGE]))
     with pytest.raises(ValueError, match=r"contents\[0\] does not decode as image"):
         embed(model, [b"no picture"], [IMAGE])
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
+def test_what_a_sequence_raises_where_it_is_looked_at_comes_out(trainer: uform.Trainer, raised: type) -> None:
+    class Proxy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            raise raised("unbound")
+
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, place: int) -> str:
+            return "a"
+
+    with pytest.raises(raised, match="unbound"):
+        trainer.step([uform.Modality.TEXT], Proxy())  # type: ignore[arg-type]

@@ -14,6 +14,8 @@ import os
 import reprlib
 from collections.abc import Mapping, Set
 
+_UNORDERED = (Mapping, Set)
+
 # The most characters of a value in a message, and the most bits of an int whose digits are shown.
 _SHOWN_CHARACTERS = 80
 _SHOWN_BITS = 256
@@ -147,7 +149,9 @@ cdef tuple as_sequence(object source, str field, str expected, Py_ssize_t most=P
     if (type(source) is list or type(source) is tuple) and len(source) <= most:
         return tuple(source)
     name = type(source).__name__
-    if isinstance(source, (str, Mapping, Set)) or not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
+    # In two steps: of `str` among others Cython makes a condition that takes an error for true.
+    if isinstance(source, str) or isinstance(source, _UNORDERED) or not hasattr(source, "__len__") \
+            or not hasattr(source, "__getitem__"):
         raise TypeError(f"{field} is of type {name}: expected {expected}")
     try:
         count = len(source)

@@ -9,9 +9,10 @@ cdef class PluginArray:
     cdef Py_ssize_t[2] strides
     cdef int index  # of the GPU, or -1 for the host
     cdef bint lent
+    cdef bint writable
     cdef Py_ssize_t exports
     cdef int check_lent(self) except -1
     cdef Py_ssize_t take_back(self)
 
 
-cdef PluginArray lend(void* data, tuple shape, int index)
+cdef PluginArray lend(void* data, tuple shape, int index, bint writable)

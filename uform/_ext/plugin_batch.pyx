@@ -2,7 +2,7 @@
 """What a Python objective sees of a step: arrays on its device, and the pairs that the call names."""
 
 cimport cython
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.stdint cimport uintptr_t
 
 from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DLDevice, export
@@ -70,11 +70,13 @@ cdef class PluginArray:
         self.check_lent()
         if self.index != HOST:
             raise BufferError(f"the array lies in {self.device}, which the buffer protocol cannot show: use DLPack")
+        if flags & PyBUF_WRITABLE and not self.writable:
+            raise BufferError("the array is not to be written: gradients alone are")
         view.buf = self.data
         view.obj = self
         view.len = ITEM_BYTES * self.extents[0] * (self.extents[1] if self.axes == 2 else 1)
         view.itemsize = ITEM_BYTES
-        view.readonly = 0
+        view.readonly = not self.writable
         view.ndim = self.axes
         view.format = FORMAT if flags & PyBUF_FORMAT else NULL
         view.shape = self.extents if flags & PyBUF_ND else NULL
@@ -139,12 +141,13 @@ cdef class PluginArray:
         return self.exports
 
 
-cdef PluginArray lend(void* data, tuple shape, int index):
+cdef PluginArray lend(void* data, tuple shape, int index, bint writable):
     cdef PluginArray made = PluginArray.__new__(PluginArray)
     made.data = data
     made.axes = len(shape)
     made.index = index
     made.lent = True
+    made.writable = writable
     made.extents[0] = shape[0]
     made.extents[1] = shape[1] if made.axes == 2 else 1
     made.strides[0] = ITEM_BYTES * made.extents[1]
@@ -168,8 +171,8 @@ class PluginBatch:
     """One step as a Python objective sees it; arrays of the device are lent for the length of the call.
 
     Attributes:
-        bags: `PluginArray` [bags, hidden], the bags' embeddings, of unit length. They are this call's in the order in
-            which they first appear, without those that were dropped whole.
+        bags: `PluginArray` [bags, hidden], the bags' embeddings, of unit length, not to be written. They are this
+            call's in the order in which they first appear, without those that were dropped whole.
         bags_gradient: `PluginArray` [bags, hidden] of zeros, to be overwritten with the loss's gradient.
         numbers: int64 [bags], each bag's number in the call: its row in what `step` answers.
         attract, repel, ignore: `Pairs` by place among `bags`.

@@ -2,13 +2,14 @@
 """Objectives written in Python: classes with `forward_backward(batch)`, as plugins of the ABI."""
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.float cimport FLT_MAX
 from libc.stddef cimport size_t
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from uform._ext.c_api cimport uform_status_t as api_status_t
-from uform._ext.fields cimport as_double, as_int64, as_str, shown
+from uform._ext.fields cimport as_double, as_int64, as_sequence, as_str, shown
 from uform._ext.plugin cimport *
 from uform._ext.plugin_batch cimport PluginArray, lend
 from uform._ext.status cimport check, remember_cause
@@ -82,7 +83,7 @@ cdef object register_python_objective(object made):
         raise TypeError(f"plugin {name}: its method forward_backward is missing")
     registration.made = made
     registration.name = as_str(name, "name")
-    registration.spelled = name.encode()
+    registration.spelled = _spelled(name, f"{made.__name__} has the name")
     registration.keepers = [made, registration.spelled]
     _take_fields(registration, getattr(made, "fields", {}))
     _fill_plugin(registration)
@@ -105,7 +106,7 @@ cdef int _take_fields(Registration registration, object given) except -1:
     for place, name in enumerate(registration.names):
         value = given[name]
         where = f"plugin {registration.name}: fields[{name!r}]"
-        spelled = name.encode()
+        spelled = _spelled(name, f"plugin {registration.name}: fields has the key")
         registration.keepers.append(spelled)
         whole = isinstance(value, int) and not isinstance(value, bool)
         registration.defaults.append(as_int64(value, where) if whole else as_double(value, where))
@@ -113,6 +114,17 @@ cdef int _take_fields(Registration registration, object given) except -1:
         registration.fields[place].type = uform_field_type_int64_k if whole else uform_field_type_double_k
         registration.fields[place].offset = FIELD_BYTES * place
     return 0
+
+
+cdef bytes _spelled(str name, str where):
+    """A name as the core takes it: some letters, none of them NUL or a lone surrogate."""
+    try:
+        spelled = name.encode()
+    except UnicodeEncodeError:
+        spelled = b""
+    if not spelled or b"\0" in spelled:
+        raise ValueError(f"{where} {shown(name)}: expected letters, without NUL and lone surrogates")
+    return spelled
 
 
 cdef void _fill_plugin(Registration registration):
@@ -222,13 +234,32 @@ cdef list _parameters_of(Run own, uint32_t hidden):
         for key in request:
             if key not in _PARAMETER_KEYS:
                 raise ValueError(f"{where} has the key {shown(key)}: it has {', '.join(_PARAMETER_KEYS)}")
-        shape = tuple([int(extent) for extent in request.get("shape", ())])
+        _spelled(as_str(name, "parameters has a key that"), "parameters has the key")
+        given_shape = f"{where}['shape']"
+        extents = as_sequence(request.get("shape", ()), given_shape, "one extent or two")
+        shape = tuple([as_int64(extent, given_shape) for extent in extents])
         if not 1 <= len(shape) <= 2 or not all([0 < extent < 2**31 for extent in shape]):
             raise ValueError(f"{where} has the shape {shown(request.get('shape'))}: expected one extent or two")
-        numbers = [as_double(request.get(key, 0.0), f"{where}[{key!r}]") for key in _PARAMETER_KEYS[1:]]
-        asked.append((as_str(name, "parameters has a key that"), shape, numbers))
+        asked.append((name, shape, _numbers_of(where, request)))
     own.shapes = [(name, shape) for name, shape, _ in asked]
     return asked
+
+
+cdef list _numbers_of(str where, object request):
+    """Its first value, the deviation, and the bounds, of which one alone leaves the other side open."""
+    cdef double value, deviation, least, most
+    value, deviation = [as_double(request.get(key, 0.0), f"{where}[{key!r}]") for key in ("value", "deviation")]
+    if not -FLT_MAX <= value <= FLT_MAX:
+        raise ValueError(f"{where}['value'] is {value}: expected a number that float32 holds")
+    if not 0 <= deviation <= FLT_MAX:
+        raise ValueError(f"{where}['deviation'] is {deviation}: expected none below 0")
+    if "minimum" not in request and "maximum" not in request:
+        return [value, deviation, 0.0, 0.0]  # which the core takes for none
+    least = as_double(request.get("minimum", -FLT_MAX), f"{where}['minimum']")
+    most = as_double(request.get("maximum", FLT_MAX), f"{where}['maximum']")
+    if not (-FLT_MAX <= least <= value <= most <= FLT_MAX and least < most):
+        raise ValueError(f"{where} begins at {value} between {least} and {most}: expected a value within its bounds")
+    return [value, deviation, least, most]
 
 
 cdef uform_status_t _declare_all(Run own, const uform_run_t* run, const uform_declare_t* declare, list asked) noexcept:
@@ -438,17 +469,17 @@ cdef object _batch_of(Run own, const uform_pass_t* step, const uform_prefix_t* b
         setattr(batch, name, value)
     shape = (bags.active, bags.width)
     batch.device = "ram" if device < 0 else f"vram:{device}"
-    batch.bags = _lent(<void*>bags.vectors, shape, device, arrays)
-    batch.bags_gradient = _lent(<void*>bags.vectors_gradient, shape, device, arrays)
+    batch.bags = _lent(<void*>bags.vectors, shape, device, False, arrays)
+    batch.bags_gradient = _lent(<void*>bags.vectors_gradient, shape, device, True, arrays)
     batch.parameters, batch.parameter_gradients = {}, {}
     for handle, (name, shape) in enumerate(own.shapes):
-        batch.parameters[name] = _lent(<void*>step.weights[handle], shape, device, arrays)
-        batch.parameter_gradients[name] = _lent(<void*>step.gradients[handle], shape, device, arrays)
+        batch.parameters[name] = _lent(<void*>step.weights[handle], shape, device, False, arrays)
+        batch.parameter_gradients[name] = _lent(<void*>step.gradients[handle], shape, device, True, arrays)
     return batch
 
 
-cdef PluginArray _lent(void* data, tuple shape, int32_t device, list arrays):
-    cdef PluginArray made = lend(data, shape, device)
+cdef PluginArray _lent(void* data, tuple shape, int32_t device, bint writable, list arrays):
+    cdef PluginArray made = lend(data, shape, device, writable)
     arrays.append(made)
     return made
 
