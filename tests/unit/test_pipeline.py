@@ -211,7 +211,7 @@ def test_threads_end_with_the_executor() -> None:
     assert len(set(threading.enumerate()) - before) == 2
     del executor, trainer, step
     gc.collect()
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # of other tests' executors some may end meanwhile
 
 
 def test_a_call_in_two_parts_keeps_their_order(trainer: uform.Trainer) -> None:
