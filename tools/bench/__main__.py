@@ -19,23 +19,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tools.bench import losses, operations, report
 from tools.bench.processes import Gpu, MeasurementError, measure_process
 from tools.build.switches import BuildError
 
 SHAPES = [(12, 512, 64), (12, 768, 64), (24, 1024, 32)]  # depth, hidden, rows of 1,024 columns
+T = TypeVar("T")
+
 PARTS = ("steps", "losses", "operations")
 
 
-def measure_steps(gpu: Gpu, peer: Path | None) -> list[dict[str, Any]]:
-    """Every shape, ours and then the peer's."""
-    steps = []
+def measure_steps(gpu: Gpu, peer: Path | None) -> Iterator[dict[str, Any]]:
+    """Every shape as soon as it is measured, ours and then the peer's."""
     for depth, hidden, rows in SHAPES:
         shape = ["--depth", str(depth), "--hidden", str(hidden), "--rows", str(rows)]
         ours = measure_process(["-m", "tools.bench.step", *shape], gpu)
@@ -43,8 +44,7 @@ def measure_steps(gpu: Gpu, peer: Path | None) -> list[dict[str, Any]]:
         if peer:
             theirs = measure_process([peer, *shape, "--columns", "1024"], gpu)
             both["peer"] = theirs.lines[-1] | {"held_gib": theirs.held_gib}
-        steps.append(both)
-    return steps
+        yield both
 
 
 def measure_losses(gpu: Gpu, peer: Path | None, printed: str, ceilings: operations.Ceilings) -> list[losses.Row]:
@@ -57,6 +57,13 @@ def measure_losses(gpu: Gpu, peer: Path | None, printed: str, ceilings: operatio
             lines += measure_process([script], gpu).lines
         rows += losses.peer_rows(lines)
     return rows
+
+
+def kept(measured: Iterable[T], into: list[T]) -> Iterator[T]:
+    """What is measured, one by one, put aside so that it outlives a later failure."""
+    for one in measured:
+        into.append(one)
+        yield one
 
 
 def print_lines(lines: Any) -> None:
@@ -91,8 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ceilings, status = None, 0
     try:
         if "steps" in wanted:
-            steps = measure_steps(gpu, peer)
-            print_lines(report.step_table(steps))
+            for line in report.step_table(kept(measure_steps(gpu, peer), steps)):
+                print(line, flush=True)
+            print()
         if "losses" in wanted or "operations" in wanted:
             printed = operations.run_program()
             timings = operations.read_timings(printed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ def _number(value: float | None, width: int, digits: int) -> str:
     return f"{'':>{width}}" if value is None else f"{value:{width}.{digits}f}"
 
 
-def step_table(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+def step_table(steps: Iterable[dict[str, Any]]) -> Iterator[str]:
     """A line a shape: ours, then the peer's where it was measured."""
     titles = f"{'uform ms':>10}{'planned':>9}{'held':>8}{'peer ms':>10}{'peak':>8}{'held':>8}{'times':>7}"
     yield f"{'depth x hidden, columns':>26}{titles}"
