@@ -1,0 +1,29 @@
+"""Whole steps, captured ones among them, under compute-sanitizer: no access out of bounds, no race in shared memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import uform
+from tests.gpu.record import ROOT
+
+FOUND = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+PROBLEMS = 9
+
+
+@pytest.mark.skipif(FOUND is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize("gpu_class", ["", "AMPERE"])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
+    watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), sys.executable, "-m"]
+    environment = os.environ | ({"UFORM_GPU_CLASS": gpu_class} if gpu_class else {})
+    finished = subprocess.run(
+        [*watched, "tests.gpu.small_steps"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
+    )
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+    assert "done" in finished.stdout
