@@ -85,7 +85,8 @@ cdef class Model(Receiver):
     def on(self, executor: Executor, /) -> On[Model]:
         """A receiver whose verbs block on `executor`.
 
-        It may be another one on the same devices: verbs come in its order, and then in that of the receiver's own.
+        It may be another one on the same devices: verbs come in its order, and take the devices in turns with those of
+        the receiver's own.
         """
         return On(self, executor)
 
