@@ -273,3 +273,52 @@ print(1)
 def test_an_interpreter_ends_beside_a_daemon_thread_that_saves(way: str, tmp_path: Path) -> None:
     """The thread is not ended where the core calls back, whose frames would not survive that."""
     assert run_python(ABANDONED, tmp_path / "checkpoint", way) == 1
+
+
+OBJECTIVE = """
+import sys, threading, time
+import uform
+from tests.helpers.runs import ram, shape
+
+@uform.register
+class Slow:
+    name = "slow"
+
+    def forward_backward(self, batch):
+        started.set()
+        for _ in range(20):
+            time.sleep(0.001)  # gives the GIL up, and asks for it again
+        return 0.0
+
+texts, started, given = ["cat", "dog"], threading.Event(), dict(depth=1, hidden=64, batch=shape())
+
+def make():
+    return uform.Trainer.init_ram(ram(), plugins={"slow": None}, **given)
+
+trainer = make()
+
+def step():
+    trainer.step([uform.Modality.TEXT] * 2, texts)
+
+def init():
+    make().close()
+    started.set()
+
+def run():
+    try:
+        while True:
+            VERB()
+    except uform.Cancelled:
+        pass  # the interpreter ends
+
+threading.Thread(target=run, daemon=True).start()
+started.wait(60)
+print(1)
+"""
+
+
+@pytest.mark.parametrize("verb", ["step", "init"])
+def test_an_interpreter_ends_beside_a_daemon_thread_with_an_objective_in_python(verb: str) -> None:
+    """Whatever the core calls there: the step's own part, what derives and makes it, and what lets go of it."""
+    for _ in range(4):
+        assert run_python(OBJECTIVE.replace("VERB", verb)) == 1
