@@ -133,7 +133,7 @@ static uform_status_t embed(struct run* run, struct data const* data, char const
     uform_output_t const output = {embeddings, items, sizeof(embeddings[0]), uform_scalar_float32_k};
     uform_status_t status = uform_model_init_ram(run->executor, path, &run->model);
     if (status == uform_status_success_k)
-        status = uform_model_embed(run->model, &asked, &output, NULL);
+        status = uform_model_embed(run->model, &asked, &output, NULL, NULL, NULL);
     for (int pair = 0; status == uform_status_success_k && pair != pairs; ++pair) {
         float cosine = 0;
         for (int column = 0; column != hidden; ++column)

@@ -131,7 +131,9 @@ std::vector<float> choose(model_ptr const& model, question_t const& question, si
     uform_items_t const items = question.call.items();
     uform_choice_texts_t choices = question.offer.view();
     choices.targets = nullptr, choices.target_offsets = nullptr, choices.targets_count = 0;
-    require(uform_model_text_choose(model.get(), &items, &choices, probabilities.data(), count, truncated), "choose");
+    require(uform_model_text_choose(model.get(), &items, &choices, probabilities.data(), count, truncated, nullptr,
+                                    nullptr),
+            "choose");
     return probabilities;
 }
 

@@ -182,19 +182,21 @@ void test_embeddings_go_anywhere() {
     constexpr size_t rows = 250;
     output_t expected(rows);
     uform_items_t const items = call.items();
-    require(uform_model_embed(make_model(make_executor(2), path).get(), &items, &expected.view, nullptr), "embed");
+    require(
+        uform_model_embed(make_model(make_executor(2), path).get(), &items, &expected.view, nullptr, nullptr, nullptr),
+        "embed");
 
     executor_ptr const executor = make_far_executor({0, 1});
     uform_model_t* made = nullptr;
     require(uform_model_init_vram(executor.get(), path.c_str(), &made), "model");
     model_ptr const model(made);
     output_t here(rows);
-    require(uform_model_embed(model.get(), &items, &here.view, nullptr), "embed");
+    require(uform_model_embed(model.get(), &items, &here.view, nullptr, nullptr, nullptr), "embed");
     CHECK(same_bits(here.values, expected.values));
     arena_ptr const arena = make_arena(executor, 1);
     uform_output_t there = expected.view;
     there.data = allocate(arena, sizeof(float) * expected.values.size());
-    require(uform_model_embed(model.get(), &items, &there, nullptr), "embed");
+    require(uform_model_embed(model.get(), &items, &there, nullptr, nullptr, nullptr), "embed");
     CHECK(same_bits(get<float>(arena, there.data, expected.values.size()), expected.values));
 }
 

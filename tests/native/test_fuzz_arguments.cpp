@@ -291,17 +291,17 @@ void fuzz_model(uint32_t seed, int attempts) {
     call_t const good = image_text_call();
     uform_items_t const good_items = good.items();
     output_t before(good.count()), after(good.count());
-    require(uform_model_embed(model.get(), &good_items, &before.view, nullptr), "embed");
+    require(uform_model_embed(model.get(), &good_items, &before.view, nullptr, nullptr, nullptr), "embed");
     chance draw(seed);
     for (int number = 0; number != attempts; ++number) {
         attempt_t attempt = random_attempt(draw);
         use_answer(attempt, draw);
         uint64_t truncated = 0;
         uform_status_t const status =
-            uform_model_embed(model.get(), &attempt.step.items, &attempt.step.output, &truncated);
+            uform_model_embed(model.get(), &attempt.step.items, &attempt.step.output, &truncated, nullptr, nullptr);
         CHECK(status == uform_status_success_k || status == uform_status_invalid_argument_k);
     }
-    require(uform_model_embed(model.get(), &good_items, &after.view, nullptr), "embed");
+    require(uform_model_embed(model.get(), &good_items, &after.view, nullptr, nullptr, nullptr), "embed");
     CHECK(same_bits(before.values, after.values));
 }
 

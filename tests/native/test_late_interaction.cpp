@@ -76,7 +76,8 @@ void test_token_vectors() {
     CHECK(width == 16 && offsets[1] == 5 && offsets[2] == 10 && offsets[3] == 18 && offsets[7] - offsets[6] == 6);
     std::vector<float> values(offsets.back() * width);
     uform_output_t output{values.data(), offsets.back(), sizeof(float) * width, uform_scalar_float32_k};
-    require(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr), "embed_tokens");
+    require(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr, nullptr, nullptr),
+            "embed_tokens");
     for (uint64_t row = 0; row != offsets.back(); ++row) {
         double square = 0;
         for (size_t i = 0; i != width; ++i)
@@ -84,7 +85,7 @@ void test_token_vectors() {
         CHECK(std::fabs(square - 1) < 1e-5);
     }
     --output.rows;
-    CHECK(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr) ==
+    CHECK(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr, nullptr, nullptr) ==
           uform_status_invalid_argument_k);
 }
 

@@ -45,7 +45,7 @@ void live(std::string const& path, int32_t objective) {
     model_ptr const model = make_model(executor, path);
     output_t const output(call.count());
     uform_items_t const items = call.items();
-    require(uform_model_embed(model.get(), &items, &output.view, nullptr), "embed");
+    require(uform_model_embed(model.get(), &items, &output.view, nullptr, nullptr, nullptr), "embed");
 }
 
 /** A trainer that can not be made. */

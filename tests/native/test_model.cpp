@@ -23,7 +23,7 @@ double largest_difference(std::vector<float> const& left, std::vector<float> con
 std::vector<float> embed(model_ptr const& model, call_t const& call, size_t bags, uint64_t* truncated = nullptr) {
     output_t output(bags);
     uform_items_t const items = call.items();
-    require(uform_model_embed(model.get(), &items, &output.view, truncated), "embed");
+    require(uform_model_embed(model.get(), &items, &output.view, truncated, nullptr, nullptr), "embed");
     return output.values;
 }
 
@@ -130,7 +130,7 @@ void test_tapes(trained_t const& trained) {
     items.tape_offsets = offsets;
     items.tape_bytes = tape.size();
     output_t output(4);
-    require(uform_model_embed(model.get(), &items, &output.view, nullptr), "embed");
+    require(uform_model_embed(model.get(), &items, &output.view, nullptr, nullptr, nullptr), "embed");
     CHECK(same_bits(output.values, embed(model, listed, 4)));
 }
 
@@ -145,7 +145,7 @@ void test_every_scalar(trained_t const& trained) {
         require(uform_scalar_row_bytes(scalar, hidden_k, &row_bytes), "row bytes");
         std::vector<uint8_t> got(mixed_bags_k * row_bytes), expected(mixed_bags_k * row_bytes);
         uform_output_t const output{got.data(), mixed_bags_k, row_bytes, scalar};
-        require(uform_model_embed(model.get(), &items, &output, nullptr), "embed");
+        require(uform_model_embed(model.get(), &items, &output, nullptr, nullptr, nullptr), "embed");
         require(uform_scalar_convert(plain.data(), mixed_bags_k, hidden_k, scalar, expected.data()), "convert");
         CHECK(got == expected);
     }
@@ -176,7 +176,8 @@ void test_bags_up_to_a_device(trained_t const& trained) {
         over.bags.push_back(7);
         output_t output(2);
         uform_items_t const items = over.items();
-        CHECK(uform_model_embed(model.get(), &items, &output.view, nullptr) == uform_status_invalid_argument_k);
+        CHECK(uform_model_embed(model.get(), &items, &output.view, nullptr, nullptr, nullptr) ==
+              uform_status_invalid_argument_k);
         std::string const message = uform_last_error();
         CHECK(message.find("bag 0") != std::string::npos && message.find("129") != std::string::npos &&
               message.find("128") != std::string::npos);
@@ -219,7 +220,8 @@ void test_refusals(trained_t const& trained) {
     call_t call = mixed_call();
     std::vector<float> const before = embed(model, call, mixed_bags_k);
     auto const refused = [&](uform_items_t const& items, uform_output_t const& output, char const* part) {
-        check_refused(uform_model_embed(model.get(), &items, &output, nullptr), uform_status_invalid_argument_k, part);
+        check_refused(uform_model_embed(model.get(), &items, &output, nullptr, nullptr, nullptr),
+                      uform_status_invalid_argument_k, part);
     };
     output_t output(mixed_bags_k);
     uform_output_t spoilt = output.view;
@@ -240,6 +242,36 @@ void test_refusals(trained_t const& trained) {
     check_refused(uform_model_init_vram(executor.get(), trained.path.c_str(), &none), uform_status_invalid_argument_k,
                   "init_ram");
     CHECK(!none);
+}
+
+/** Between two passes; what was cancelled can be called again. */
+void test_cancels(trained_t const& trained) {
+    model_ptr const model = make_model(make_executor(), trained.path);
+    call_t many;
+    for (uint32_t bag = 0; bag != 200; ++bag)
+        many.add_text("text " + std::to_string(bag));
+    std::vector<float> const expected = embed(model, many, 200);
+    struct told_t {
+        uint64_t most = 0, last = 0, calls = 0;
+    };
+    auto const embed_until = [&](uint64_t most) {
+        told_t told{most};
+        output_t output(200);
+        uform_items_t const items = many.items();
+        uform_progress_t const call = [](uint64_t done, uint64_t total, void* state) -> int {
+            told_t& own = *static_cast<told_t*>(state);
+            CHECK(total == 200 && done > own.last && done <= total);
+            own.last = done;
+            return ++own.calls != own.most;
+        };
+        uform_status_t const status = uform_model_embed(model.get(), &items, &output.view, nullptr, call, &told);
+        CHECK(status == (most ? uform_status_cancelled_k : uform_status_success_k));
+        CHECK(most ? told.calls == most && told.last < 200 : told.last == 200);
+        CHECK(most || same_bits(output.values, expected));
+    };
+    embed_until(1);
+    embed_until(2);
+    embed_until(0);
 }
 
 void test_describes(trained_t const& trained) {
@@ -266,6 +298,7 @@ int main() {
     test_bags_up_to_a_device(trained);
     test_grows_for_a_large_bag();
     test_refusals(trained);
+    test_cancels(trained);
     test_describes(trained);
     return report();
 }

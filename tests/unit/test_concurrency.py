@@ -245,6 +245,53 @@ def test_ctrl_c_ends_a_save_or_an_init_midway(verb: str, tmp_path: Path) -> None
     assert run_python(MIDWAY.replace("VERB", verb), tmp_path, timeout=60) == [True, False, [], True]
 
 
+MODEL_MIDWAY = """
+import json, signal, sys, traceback
+import numpy as np
+import uform
+from tests.helpers.runs import ram, shape
+
+path, name = sys.argv[1:]
+batch = uform.BatchShape(max_rows_per_device=2, max_columns_per_row=32, max_choices_per_item=2)
+run = dict(depth=1, hidden=64, batch=batch, late_interaction=uform.LateInteraction(width=64), choices=uform.Choices())
+uform.Trainer.init_ram(ram(), **run).save(path)
+model, arena = uform.Model.init_ram(ram(), path), uform.Arena.for_ram()
+texts = [f"text number {number}" for number in range(3000)]
+modalities = [uform.Modality.TEXT] * len(texts)
+verbs = {
+    "embed": lambda: model.embed(modalities, texts, arena=arena),
+    "embed_tokens": lambda: model.embed_tokens(modalities, texts, arena=arena),
+    "text_choose": lambda: model.text_choose(texts, ["yes", "no"], arena=arena),
+}
+
+def values():
+    answer = verbs[name]()
+    return np.concatenate([row.ravel() for row in answer.numpy()] if name == "embed" else list(map(np.ravel, answer)))
+
+expected, midway = values(), False
+arena.reset()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for attempt in range(200):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 * (1 + attempt % 20))
+        verbs[name]()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        midway = "progress._tell" in traceback.format_exc()
+    if midway:
+        break  # not before its beginning nor after its end
+    arena.reset()
+used = arena.used
+print(json.dumps([midway, used, bool((values() == expected).all())]))
+"""
+
+
+@pytest.mark.parametrize("verb", ["embed", "embed_tokens", "text_choose"])
+def test_ctrl_c_ends_a_long_verb_of_a_model_midway(verb: str, tmp_path: Path) -> None:
+    """Between two passes: what was taken of the arena is given back, and the model answers as before."""
+    assert run_python(MODEL_MIDWAY, tmp_path / "checkpoint", verb, timeout=60) == [True, 0, True]
+
+
 ABANDONED = """
 import sys, threading
 import uform
@@ -273,3 +320,52 @@ print(1)
 def test_an_interpreter_ends_beside_a_daemon_thread_that_saves(way: str, tmp_path: Path) -> None:
     """The thread is not ended where the core calls back, whose frames would not survive that."""
     assert run_python(ABANDONED, tmp_path / "checkpoint", way) == 1
+
+
+OBJECTIVE = """
+import sys, threading, time
+import uform
+from tests.helpers.runs import ram, shape
+
+@uform.register
+class Slow:
+    name = "slow"
+
+    def forward_backward(self, batch):
+        started.set()
+        for _ in range(20):
+            time.sleep(0.001)  # gives the GIL up, and asks for it again
+        return 0.0
+
+texts, started, given = ["cat", "dog"], threading.Event(), dict(depth=1, hidden=64, batch=shape())
+
+def make():
+    return uform.Trainer.init_ram(ram(), plugins={"slow": None}, **given)
+
+trainer = make()
+
+def step():
+    trainer.step([uform.Modality.TEXT] * 2, texts)
+
+def init():
+    make().close()
+    started.set()
+
+def run():
+    try:
+        while True:
+            VERB()
+    except uform.Cancelled:
+        pass  # the interpreter ends
+
+threading.Thread(target=run, daemon=True).start()
+started.wait(60)
+print(1)
+"""
+
+
+@pytest.mark.parametrize("verb", ["step", "init"])
+def test_an_interpreter_ends_beside_a_daemon_thread_with_an_objective_in_python(verb: str) -> None:
+    """Whatever the core calls there: the step's own part, what derives and makes it, and what lets go of it."""
+    for _ in range(4):
+        assert run_python(OBJECTIVE.replace("VERB", verb)) == 1

@@ -441,3 +441,41 @@ def test_another_executor_on_the_same_devices_has_an_order_of_its_own(trainer: u
     for one in mixed:
         one.result(SOON)
     assert step(trainer) == 108
+
+
+@pytest.mark.parametrize("way", ["held", "crossed"])
+def test_no_verb_waits_while_it_is_submitted(way: str, tmp_path: Path) -> None:
+    """The turn and the devices are another thread's meanwhile, and the arenas are held until the calls are made."""
+    trainer = make_trainer(
+        batch=uform.BatchShape(max_rows_per_device=8, max_columns_per_row=32, max_choices_per_item=2),
+        late_interaction=uform.LateInteraction(width=64),
+        choices=uform.Choices(),
+    )
+    executor = trainer.executor if way == "held" else uform.Executor.for_ram(threads=1)
+    trainer.save(tmp_path / "saved")
+    model, arena = uform.Model.init_ram(trainer.executor, tmp_path / "saved"), uform.Arena.for_ram()
+    begun, submitted = threading.Event(), threading.Event()
+
+    def progress(done: int, total: int) -> None:
+        begun.set()
+        assert submitted.wait(SOON)
+
+    thread = threading.Thread(target=lambda: trainer.save(tmp_path / "slow", progress=progress), daemon=True)
+    thread.start()
+    assert begun.wait(SOON)
+    pending = [
+        model.deferred(executor).embed(MODALITIES, TEXTS, arena=arena),
+        model.deferred(executor).embed_tokens(MODALITIES, TEXTS, arena=arena),
+        model.deferred(executor).text_choose(TEXTS, ["yes", "no"], arena=arena),
+        trainer.deferred(executor).step(MODALITIES, TEXTS, arena=arena),
+        trainer.deferred(executor).save(tmp_path / "saved"),
+    ]
+    assert not any(one.done() for one in pending)
+    with pytest.raises(ValueError, match="in flight"):
+        arena.reset()
+    submitted.set()
+    for one in pending:
+        one.result(SOON)
+    thread.join(SOON)
+    assert len(pending[1].result()) == len(TEXTS)
+    arena.reset()

@@ -33,14 +33,16 @@ cdef class ArenaBuffer:
 
 
 cdef class Room:
-    """A buffer's memory while a call writes it: its arena is not reset, and takes it back unless the call succeeds."""
+    """A call's memory until it is done: its arena is not reset, and takes it back unless the call succeeds."""
     cdef Arena arena
     cdef void* memory
+    cdef int fill(self, ArenaBuffer buffer) except -1
     cdef int release(self, bint keep) except -1
 
 
 cdef ArenaBuffer allocate_rows(Arena arena, size_t rows, size_t width, object scalar)
 cdef ArenaBuffer allocate_vector(Arena arena, size_t count)
 cdef int shorten(ArenaBuffer buffer, size_t count) except -1
+cdef Room pin(Arena arena)
 cdef Room reserve(ArenaBuffer buffer)
 cdef Arena arena_on(Executor executor, int32_t device, size_t capacity)

@@ -380,23 +380,33 @@ cdef class Room:
     def __dealloc__(self):
         self.release(False)
 
+    cdef int fill(self, ArenaBuffer buffer) except -1:
+        """Says which memory of the arena it is, where that was not known when the call was made."""
+        self.memory = buffer.data
+        return 0
+
     cdef int release(self, bint keep) except -1:
         """Ends the call; calls after the first do nothing."""
         cdef Arena arena = self.arena
         if arena is None:
             return 0
         self.arena = None
-        if not keep:
+        if not keep and self.memory != NULL:
             check(uform_arena_give_back(arena.handle, self.memory))
         check(uform_arena_pin(arena.handle, -1))
         return 0
 
 
-cdef Room reserve(ArenaBuffer buffer):
+cdef Room pin(Arena arena):
     cdef Room made = Room.__new__(Room)
-    check(uform_arena_pin(buffer.place.open(), 1))
-    made.arena = buffer.place
-    made.memory = buffer.data
+    check(uform_arena_pin(arena.open(), 1))
+    made.arena = arena
+    return made
+
+
+cdef Room reserve(ArenaBuffer buffer):
+    cdef Room made = pin(buffer.place)
+    made.fill(buffer)
     return made
 
 

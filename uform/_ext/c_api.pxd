@@ -306,14 +306,15 @@ cdef extern from "uform/uform.h" nogil:
     uform_status_t uform_model_init_vram(uform_executor_t* executor, const char* path, uform_model_t** model)
     void uform_model_free(uform_model_t* model)
     uform_status_t uform_model_embed(uform_model_t* model, const uform_items_t* items, const uform_output_t* output,
-                                     uint64_t* truncated)
+                                     uint64_t* truncated, uform_progress_t progress, void* progress_state)
     uform_status_t uform_model_text_choose(uform_model_t* model, const uform_items_t* items,
                                            const uform_choice_texts_t* choices, float* probabilities, size_t count,
-                                           uint64_t* truncated)
+                                           uint64_t* truncated, uform_progress_t progress, void* progress_state)
     uform_status_t uform_model_measure_tokens(uform_model_t* model, const uform_items_t* items, const uint8_t* sides,
                                               uint64_t* offsets, size_t* width)
     uform_status_t uform_model_embed_tokens(uform_model_t* model, const uform_items_t* items, const uint8_t* sides,
-                                            const uform_output_t* output, uint64_t* truncated)
+                                            const uform_output_t* output, uint64_t* truncated,
+                                            uform_progress_t progress, void* progress_state)
     uform_status_t uform_model_describe(uform_model_t* model, char** json)
 
     # losses

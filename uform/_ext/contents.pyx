@@ -29,7 +29,7 @@ from uform._ext.tape cimport Tape, as_tape
 
 import numpy as np
 
-from uform._ext.enums import LateInteractionSide, Modality
+from uform._ext.enums import AmbientScope, LateInteractionSide, Modality
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -133,6 +133,18 @@ cdef Vector take_sides(object sides, size_t count, bint read):
                 raise ValueError(f"sides[{place}] is {LateInteractionSide(members[place]).name}: expected NONE, since "
                                  "the run has neither late interaction nor the ambient scope CROSS_SIDE")
     return taken
+
+
+cdef bint reads_sides(dict run):
+    """Whether something in the run reads late-interaction sides; what a third party's plugin reads is not known."""
+    cdef dict contrastive = run.get("contrastive", {})
+    return ("late_interaction" in run or bool(run["plugins"])
+            or contrastive.get("ambient_scope") == AmbientScope.CROSS_SIDE)
+
+
+cdef bint reads_relations(dict run):
+    """Whether something in the run reads relations and groups, as `reads_sides`."""
+    return "contrastive" in run or "late_interaction" in run or bool(run["plugins"])
 
 
 cdef bint _all_texts(const uint8_t* modalities, size_t count):

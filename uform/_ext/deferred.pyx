@@ -16,9 +16,10 @@ class Deferred:
     """A call that was submitted, and what it will answer.
 
     Calls on one executor run one at a time, in the order submitted; a verb that blocks comes after all that were
-    deferred before. Arguments are read when the call is submitted, numbers in buffers as well: what says which item
-    is meant may be overwritten at once. Contents alone, the bytes of texts and the elements of arrays, are borrowed
-    where they lie until the call is done: overwritten before, they count as they are by then, in part or whole.
+    deferred before, but one that a progress callback calls on other devices comes at once. Arguments are read when the
+    call is submitted, numbers in buffers as well: what says which item is meant may be overwritten at once. Contents
+    alone, the bytes of texts and the elements of arrays, are borrowed where they lie until the call is done:
+    overwritten before, they count as they are by then, in part or whole.
 
     A call runs whether or not its Deferred is kept, and the interpreter ends after all that were submitted. An error
     that nobody has asked for is logged ("uform") when its Deferred is let go of.
@@ -109,7 +110,7 @@ class On:
 
         @functools.wraps(verb)
         def block(*args, **kwargs):
-            return _run(executor, call(receiver, *args, **kwargs))
+            return _run(executor, receiver.executor, call(receiver, *args, **kwargs))
 
         return block
 
@@ -150,7 +151,7 @@ class DeferredOn:
                 prepared = call(receiver, *args, **kwargs)
             except Exception as error:
                 prepared = functools.partial(_raise, error)
-            return Deferred(executor._submit(prepared))
+            return Deferred(executor._submit(prepared, receiver.executor))
 
         return submit
 
@@ -198,18 +199,18 @@ cdef class Receiver:
     _calls = {}
 
 
-cdef object _run(Executor executor, object call):
-    """In its turn on an executor, and then on the one that the receiver was made on."""
-    executor.enter()
+cdef object _run(Executor executor, Executor on, object call):
+    """In its turn on an executor, and on the devices of the one that the receiver was made on."""
+    executor.begin(on)
     try:
         return call()
     finally:
-        executor.leave()
+        executor.end()
 
 
 cdef object _checked(object receiver, object executor):
-    """A receiver's memory lies on the devices of the executor it was made on; another's, on the same ones, queue its
-    verbs in their own order."""
+    """A receiver's memory lies on the devices of the executor it was made on; another on the same ones has an order of
+    its own."""
     if not isinstance(receiver, Receiver):
         raise TypeError(f"receiver is of type {type(receiver).__name__}: expected a Trainer or a Model")
     if not isinstance(executor, Executor):

@@ -6,8 +6,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-cdef extern from "Python.h":
-    bint Py_IsInitialized() nogil
+from uform._ext.interpreter cimport enter_python, leave_python
 
 cdef enum:
     MAJOR = 1
@@ -41,9 +40,10 @@ cdef struct Versioned:
 
 cdef void _let_go(void* owner) noexcept nogil:
     # A consumer may outlive the interpreter, and then there is nothing to give back.
-    if Py_IsInitialized():
+    if enter_python():
         with gil:
             Py_DECREF(<object>owner)
+        leave_python()
 
 
 cdef void _delete_plain(DLManagedTensor* tensor) noexcept nogil:

@@ -21,7 +21,7 @@ from uform._ext.c_api cimport (
 )
 from uform._ext.fields cimport as_int32, as_sequence, refused
 from uform._ext.status cimport check
-from uform._ext.turns cimport Turns
+from uform._ext.turns cimport Devices, Turns
 
 import importlib.util
 import os
@@ -60,6 +60,7 @@ cdef class Executor:
 
     def __cinit__(self):
         self.turns = Turns()
+        self.held = Devices()
         self.process = getpid()
 
     def __dealloc__(self):
@@ -147,8 +148,13 @@ cdef class Executor:
     def __repr__(self) -> str:
         return f"<Executor {self.kind} devices={list(self.devices)} threads={self.threads}>"
 
-    def _submit(self, call: Callable[[], object]) -> Future[object]:
-        """Has the executor's worker call, after all that was submitted before."""
+    def _submit(self, call: Callable[[], object], on: Executor | None = None) -> Future[object]:
+        """Has the executor's worker call, after all that was submitted before.
+
+        Args:
+            call: what is called.
+            on: the executor whose devices it works on, where it works on any.
+        """
         self.check_process()
         if not callable(call):
             raise refused("call", call, "a callable")
@@ -156,18 +162,33 @@ cdef class Executor:
             worker = Worker(self.turns)
             if self.worker is None:  # no other thread has made one meanwhile
                 self.worker = worker
-        return self.worker.submit(call)
+        return self.worker.submit(call, None if on is None else (<Executor?>on).held)
 
     cdef int enter(self) except -1:
         """Begins a call on the devices, after all that was submitted before; one from within a call is refused.
 
         On a worker's own thread, in a callback of a deferred call, it comes next: what was submitted waits for that
-        thread.
+        thread. So it does from within a call on other devices.
         """
-        self.check_process()
-        return self.turns.enter(is_own_thread())
+        self.begin(self)
+        try:
+            self.held.enter()
+        except BaseException:
+            self.end()
+            raise
+        return 0
 
     cdef int leave(self) except -1:
+        self.held.leave()
+        return self.end()
+
+    cdef int begin(self, Executor on) except -1:
+        """Begins a call in this executor's order that will work on the devices of another one."""
+        self.check_process()
+        on.check_process()
+        return self.turns.enter(on.held, is_own_thread())
+
+    cdef int end(self) except -1:
         return self.turns.leave()
 
     cdef int check_process(self) except -1:

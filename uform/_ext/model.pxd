@@ -1,12 +1,13 @@
 from libc.stdint cimport uint8_t
 
-from uform._ext.arena cimport Arena, ArenaBuffer, Room
+from uform._ext.arena cimport ArenaBuffer, Room
 from uform._ext.buffers cimport Vector
 from uform._ext.c_api cimport uform_items_t, uform_model_t, uform_output_t
 from uform._ext.choices cimport ChoiceTexts
 from uform._ext.contents cimport Items
 from uform._ext.deferred cimport Receiver
 from uform._ext.rows cimport Rows
+from uform._ext.rows_tape cimport RowsTape
 from uform._ext.tape cimport Tape
 
 
@@ -24,11 +25,9 @@ cdef class TokensCall:
     cdef Model model
     cdef Items items
     cdef Vector sides
-    cdef object offsets
-    cdef ArenaBuffer buffer
+    cdef object scalar
     cdef Room room
-    cdef uform_output_t output
-    cdef int _reserve(self, Items items, Arena place, object scalar) except -1
+    cdef RowsTape _answer(self, uform_model_t* handle)
     cdef const uint8_t* side_of(self)
 
 

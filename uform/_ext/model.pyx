@@ -5,7 +5,7 @@ cimport cython
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
-from uform._ext.arena cimport Arena, allocate_rows, allocate_vector, reserve
+from uform._ext.arena cimport Arena, allocate_rows, allocate_vector, pin, reserve
 from uform._ext.buffers cimport View
 from uform._ext.c_api cimport (
     uform_executor_kind_ram_k,
@@ -20,6 +20,7 @@ from uform._ext.c_api cimport (
     uform_model_t,
     uform_model_text_choose,
     uform_scalar_row_bytes,
+    uform_status_t,
     uform_string_free,
 )
 from uform._ext.choices cimport choice_offsets, parse_choices
@@ -27,6 +28,7 @@ from uform._ext.contents cimport Items, flags, parse_items
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path
+from uform._ext.progress cimport Progress, as_progress
 from uform._ext.registry cimport load_all_plugins
 from uform._ext.rows cimport as_arena, make_rows
 from uform._ext.rows_tape cimport RowsTape
@@ -85,7 +87,8 @@ cdef class Model(Receiver):
     def on(self, executor: Executor, /) -> On[Model]:
         """A receiver whose verbs block on `executor`.
 
-        It may be another one on the same devices: verbs come in its order, and then in that of the receiver's own.
+        It may be another one on the same devices: verbs come in its order, and take the devices in turns with those of
+        the receiver's own.
         """
         return On(self, executor)
 
@@ -244,29 +247,10 @@ cdef class TokensCall:
         place = as_arena(arena, model.executor)
         items = parse_items(modalities, contents, None, model.shapes)
         self.sides = None if sides is None else flags(sides, items.c.count, LateInteractionSide, "sides")
+        self.scalar = scalar
+        self.room = pin(Arena.for_ram() if place is None else place)
         self.model = model
-        self._reserve(items, Arena.for_ram() if place is None else place, scalar)
         self.items = items  # last: it tells that the call is prepared
-
-    cdef int _reserve(self, Items items, Arena place, object scalar) except -1:
-        """Room for as many vectors as there are columns."""
-        cdef View offsets = View.borrow(np.empty(items.c.count + 1, np.uint64))
-        cdef const uint8_t* sides = self.side_of()
-        cdef size_t width
-        cdef uform_model_t* handle = self.model.enter()
-        try:
-            with nogil:
-                check(uform_model_measure_tokens(handle, &items.c, sides, <uint64_t*>offsets.c.buf, &width))
-        finally:
-            self.model.leave()
-        self.offsets = np.asarray(offsets.source)
-        self.output.rows = (<uint64_t*>offsets.c.buf)[items.c.count]
-        self.output.scalar = scalar.value
-        check(uform_scalar_row_bytes(scalar.value, width, &self.output.row_bytes))
-        self.buffer = allocate_rows(place, self.output.rows, width, scalar)
-        self.room = reserve(self.buffer)
-        self.output.data = self.buffer.data
-        return 0
 
     cdef const uint8_t* side_of(self):
         if self.sides is None:
@@ -274,21 +258,40 @@ cdef class TokensCall:
         return <const uint8_t*>self.sides.data
 
     def __call__(self) -> RowsTape:
-        cdef uform_model_t* handle
-        cdef const uint8_t* sides = self.side_of()
         if self.items is None:
             raise ValueError("the call was not prepared, or has run")
         try:
             handle = self.model.enter()
             try:
-                with nogil:
-                    check(uform_model_embed_tokens(handle, &self.items.c, sides, &self.output, NULL))
+                return self._answer(handle)
             finally:
                 self.model.leave()
-            self.room.release(True)
-            return RowsTape(self.buffer, self.offsets)
         finally:
             self._release()
+
+    cdef RowsTape _answer(self, uform_model_t* handle):
+        """With room for as many vectors as there are columns, which the model tells when its turn has come."""
+        cdef View offsets = View.borrow(np.empty(self.items.c.count + 1, np.uint64))
+        cdef const uint8_t* sides = self.side_of()
+        cdef Progress told = as_progress(None, 0)
+        cdef uform_output_t output
+        cdef ArenaBuffer buffer
+        cdef uform_status_t status
+        cdef size_t width
+        with nogil:
+            check(uform_model_measure_tokens(handle, &self.items.c, sides, <uint64_t*>offsets.c.buf, &width))
+        memset(&output, 0, sizeof(output))
+        output.rows = (<uint64_t*>offsets.c.buf)[self.items.c.count]
+        output.scalar = self.scalar.value
+        check(uform_scalar_row_bytes(output.scalar, width, &output.row_bytes))
+        buffer = allocate_rows(self.room.arena, output.rows, width, self.scalar)
+        self.room.fill(buffer)
+        output.data = buffer.data
+        with nogil:
+            status = uform_model_embed_tokens(handle, &self.items.c, sides, &output, NULL, told.function, <void*>told)
+        told.finish(status)
+        self.room.release(True)
+        return RowsTape(buffer, np.asarray(offsets.source))
 
     def _release(self) -> None:
         """Lets go of all that was borrowed."""
@@ -296,7 +299,6 @@ cdef class TokensCall:
             self.room.release(False)
         self.items = None
         self.sides = None
-        self.buffer = None
         self.room = None
 
 
@@ -325,13 +327,16 @@ cdef class EmbedCall:
 
     def __call__(self) -> ArenaBuffer:
         cdef uform_model_t* handle
+        cdef uform_status_t status
+        cdef Progress told = as_progress(None, 0)
         if self.items is None:
             raise ValueError("the call was not prepared, or has run")
         try:
             handle = self.model.enter()
             try:
                 with nogil:
-                    check(uform_model_embed(handle, &self.items.c, &self.output, NULL))
+                    status = uform_model_embed(handle, &self.items.c, &self.output, NULL, told.function, <void*>told)
+                told.finish(status)
             finally:
                 self.model.leave()
             return self.rows.keep()
@@ -368,6 +373,8 @@ cdef class TextChooseCall:
     def __call__(self) -> RowsTape:
         cdef uform_model_t* handle
         cdef size_t count
+        cdef uform_status_t status
+        cdef Progress told = as_progress(None, 0)
         if self.model is None:
             raise ValueError("the call was not prepared, or has run")
         count = self._count()
@@ -375,8 +382,10 @@ cdef class TextChooseCall:
             handle = self.model.enter()
             try:
                 with nogil:
-                    check(uform_model_text_choose(handle, &self.items, &self.choices.c,
-                                                  <float*>self.probabilities.data, count, NULL))
+                    status = uform_model_text_choose(handle, &self.items, &self.choices.c,
+                                                     <float*>self.probabilities.data, count, NULL, told.function,
+                                                     <void*>told)
+                told.finish(status)
             finally:
                 self.model.leave()
             answer = RowsTape(self.probabilities, self.offsets)

@@ -10,6 +10,7 @@ from libc.string cimport memset
 
 from uform._ext.c_api cimport uform_status_t as api_status_t
 from uform._ext.fields cimport as_double, as_int64, as_sequence, as_str, shown
+from uform._ext.interpreter cimport enter_python, leave_python
 from uform._ext.plugin cimport *
 from uform._ext.plugin_batch cimport PluginArray, lend
 from uform._ext.status cimport check, remember_cause
@@ -21,9 +22,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from uform._ext.plugin_batch import Pairs, PluginBatch
-
-cdef extern from "Python.h":
-    bint Py_IsInitialized() nogil
 
 ctypedef uform_status_t (*fail_t)(uform_host_t*, uform_status_t, const char*) noexcept nogil
 
@@ -146,6 +144,10 @@ cdef void _fill_plugin(Registration registration):
     plugin.forward_backward = _forward_backward
 
 
+cdef uform_status_t _refuse_at_end(fail_t fail, uform_host_t* host) noexcept nogil:
+    return fail(host, uform_status_cancelled_k, "the interpreter ends")
+
+
 cdef uform_status_t _refuse(fail_t fail, uform_host_t* host, str where, object error):
     """Leaves the message of an exception, which the call that comes to an end by it is raised from."""
     cdef bytes message
@@ -169,8 +171,11 @@ cdef uform_status_t _status_of(object error):
 
 
 cdef uform_status_t _derive(void* config, const uform_run_t* run, const uform_declare_t* declare) noexcept nogil:
+    if not enter_python():
+        return _refuse_at_end(declare.fail, declare.host)
     with gil:
         _derive_fields(<char*>config, _registered[declare.plugin.decode()])
+    leave_python()
     return uform_status_success_k
 
 
@@ -198,8 +203,13 @@ cdef dict _read_fields(const char* config, Registration registration):
 
 cdef uform_status_t _create(const void* config, const uform_run_t* run, const uform_declare_t* declare,
                             void** made) noexcept nogil:
+    cdef uform_status_t status
+    if not enter_python():
+        return _refuse_at_end(declare.fail, declare.host)
     with gil:
-        return _create_run(<const char*>config, run, declare, made)
+        status = _create_run(<const char*>config, run, declare, made)
+    leave_python()
+    return status
 
 
 cdef uform_status_t _create_run(const char* config, const uform_run_t* run, const uform_declare_t* declare,
@@ -297,9 +307,10 @@ cdef uform_status_t _declare_all(Run own, const uform_run_t* run, const uform_de
 
 cdef void _destroy(void* opaque) noexcept nogil:
     # A run that outlives the interpreter has nothing to give back.
-    if Py_IsInitialized():
+    if enter_python():
         with gil:
             Py_DECREF(<object>opaque)
+        leave_python()
 
 
 cdef size_t _covered_capacity(void* opaque) noexcept nogil:
@@ -307,11 +318,16 @@ cdef size_t _covered_capacity(void* opaque) noexcept nogil:
 
 
 cdef uform_status_t _plan(void* opaque, const uform_plan_t* plan, uint32_t stage) noexcept nogil:
+    cdef uform_status_t status
+    if not enter_python():
+        return _refuse_at_end(plan.fail, plan.host)
     with gil:
         try:
-            return _plan_stage(<Run>opaque, plan, stage)
+            status = _plan_stage(<Run>opaque, plan, stage)
         except BaseException as error:
-            return _refuse(plan.fail, plan.host, "plan", error)
+            status = _refuse(plan.fail, plan.host, "plan", error)
+    leave_python()
+    return status
 
 
 cdef uform_status_t _plan_stage(Run own, const uform_plan_t* plan, uint32_t stage) except *:
@@ -387,11 +403,20 @@ cdef dict _pairs_of(Run own, const uform_plan_t* plan, const uform_pair_rows_t* 
 cdef uform_status_t _forward_backward(void* opaque, const uform_pass_t* step) noexcept nogil:
     """Once a step, on the process's first device, over the bags of all of them."""
     cdef uform_status_t status
+    if step.device != 0:
+        return uform_status_success_k
+    if not enter_python():
+        return _refuse_at_end(step.fail, step.host)
+    status = _score(opaque, step)
+    leave_python()
+    return status
+
+
+cdef uform_status_t _score(void* opaque, const uform_pass_t* step) noexcept nogil:
+    cdef uform_status_t status
     cdef uform_prefix_t bags
     cdef const uform_operations_t* operations = step.operations
     cdef double* loss
-    if step.device != 0:
-        return uform_status_success_k
     with gil:
         bags = _gather_of(<Run>opaque, step)
         loss = &(<Run>opaque).loss

@@ -17,6 +17,7 @@ cdef class Trainer(Receiver):
     cdef bint reads_sides
     cdef bint reads_relations
     cdef bint makes_choices
+    cdef int begun  # steps that were put on their way, and whose outcomes have not been fetched
     cdef int check_made(self) except -1
     cdef int check_open(self) except -1
     cdef uform_trainer_t* enter(self) except NULL
@@ -27,6 +28,8 @@ cdef class StepCall:
     """One step whose arguments are read: calling it runs it, once; so do `begin` and then `finish`."""
     cdef uform_step_t c
     cdef uform_pending_t* pending
+    cdef bint ended  # as it began
+    cdef object answer
     cdef Trainer trainer
     cdef Items items
     cdef ChoiceTexts choices

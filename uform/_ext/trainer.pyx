@@ -31,7 +31,7 @@ from uform._ext.c_api cimport (
     uform_status_t,
 )
 from uform._ext.choices cimport ChoiceTexts, parse_choices
-from uform._ext.contents cimport Items, parse_items, take_groups, take_sides
+from uform._ext.contents cimport Items, parse_items, reads_relations, reads_sides, take_groups, take_sides
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path, as_str, shown
@@ -50,9 +50,13 @@ import os
 import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import AmbientScope, Objective, Scalar, with_members
+from uform._ext.enums import Objective, Scalar, with_members
 
 _LOG = logging.getLogger("uform")
+# Fewer than the outcomes that the core keeps, of which a blocking step takes one.
+cdef enum:
+    MOST_BEGUN = 60
+
 _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
 
@@ -260,7 +264,8 @@ cdef class Trainer(Receiver):
     def on(self, executor: Executor, /) -> On[Trainer]:
         """A receiver whose verbs block on `executor`.
 
-        It may be another one on the same devices: verbs come in its order, and then in that of the receiver's own.
+        It may be another one on the same devices: verbs come in its order, and take the devices in turns with those of
+        the receiver's own.
         """
         return On(self, executor)
 
@@ -519,25 +524,13 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.hidden = description["hidden"]
     made.shapes = description["batch"]
     made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
-    made.reads_sides = _reads_sides(description)
-    made.reads_relations = _reads_relations(description)
+    made.reads_sides = reads_sides(description)
+    made.reads_relations = reads_relations(description)
     made.makes_choices = "choices" in description
     _LOG.info("a run of %d parameters and %d bytes a device on %r, %s", description["parameter_count"],
               description["planned_bytes_per_device"]["total"], devices,
               "from its beginning" if given["resume"] is None else f"resumed at step {description['step']}")
     return made
-
-
-cdef bint _reads_sides(dict run):
-    """Whether something in the run reads late-interaction sides; what a third party's plugin reads is not known."""
-    cdef dict contrastive = run.get("contrastive", {})
-    return ("late_interaction" in run or bool(run["plugins"])
-            or contrastive.get("ambient_scope") == AmbientScope.CROSS_SIDE)
-
-
-cdef bint _reads_relations(dict run):
-    """Whether something in the run reads relations and groups, as `_reads_sides`."""
-    return "contrastive" in run or "late_interaction" in run or bool(run["plugins"])
 
 
 cdef ChoiceTexts _choices_of(Trainer trainer, object choices, object targets, size_t count):
@@ -617,14 +610,19 @@ cdef class StepCall:
             self._release()
 
     def begin(self) -> None:
-        """Puts the step on its way."""
+        """Puts the step on its way; where several executors have put too many on theirs, makes it whole."""
         cdef uform_trainer_t* handle
         self._check_ready()
+        if self.trainer.begun >= MOST_BEGUN:
+            self.answer = self()
+            self.ended = True
+            return
         try:
             handle = self.trainer.enter()
             try:
                 with nogil:
                     check(uform_trainer_submit(handle, &self.c, &self.pending))
+                self.trainer.begun += 1
             finally:
                 self.trainer.leave()
         except BaseException:
@@ -635,6 +633,9 @@ cdef class StepCall:
         """Waits for the step that has begun; other calls may go on meanwhile."""
         cdef uform_trainer_step_stats_t reported
         cdef uform_trainer_step_stats_t* reports = &reported if self.stats is not None else NULL
+        if self.ended:
+            answer, self.answer, self.ended = self.answer, None, False
+            return answer
         if self.pending == NULL:
             raise ValueError("the step has not begun")
         try:
@@ -654,8 +655,10 @@ cdef class StepCall:
         """Lets go of all that was borrowed: the step is final."""
         cdef uform_pending_t* pending = self.pending
         self.pending = NULL
-        with nogil:
-            uform_pending_free(pending)
+        if pending != NULL:
+            with nogil:
+                uform_pending_free(pending)
+            self.trainer.begun -= 1
         if self.rows is not None:
             self.rows.release()
         memset(&self.c, 0, sizeof(self.c))

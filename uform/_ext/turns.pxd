@@ -1,25 +1,39 @@
 cdef class Turn:
-    """One call's place among those of an executor."""
+    """One call's place in a line."""
     cdef object call
     cdef object future
     cdef object gate
+    cdef Line line
+    cdef Devices needs
     cdef unsigned long thread
     cdef int depth
     cdef bint ready
-    cdef bint busy
 
 
-cdef class Turns:
-    """The order of an executor's calls."""
+cdef class Line:
+    """A lock whose holders come in the order of their places."""
     cdef list waiting
     cdef Turn running
-    cdef Turn take(self, object call, object future)
+    cdef int wait(self, Turn turn) except -1
+    cdef int withdraw(self, Turn turn) except -1
+    cdef int next(self) except -1
+    cdef bint runs_here(self)
+    cdef int join(self, Turn turn) except -1
+    cdef bint waits_for(self, Turn waiter, unsigned long thread)
+
+
+cdef class Devices(Line):
+    """An executor's devices and what is made on them, which one call has at a time."""
+    cdef int enter(self) except -1
+    cdef int leave(self) except -1
+
+
+cdef class Turns(Line):
+    """The order of what is submitted to an executor."""
+    cdef Turn take(self, object call, object future, Devices needs)
     cdef Turn next_taken(self)
     cdef int begin(self, Turn turn) except -1
     cdef int end(self) except -1
-    cdef int withdraw(self, Turn turn) except -1
-    cdef int enter(self, bint first) except -1
+    cdef int enter(self, Devices needs, bint first) except -1
     cdef int leave(self) except -1
-    cdef bint runs_here(self)
-    cdef int pass_on(self) except -1
-    cdef Py_ssize_t place_of(self, unsigned long thread)
+    cdef bint held_up_here(self, object future)

@@ -1,9 +1,26 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
-"""The order of an executor's calls: a lock whose holders come in the order in which they took their places."""
+"""The two lines in which an executor's calls wait: for their turn among what is submitted to it, and for its devices.
+
+A call waits for its turn in the order of the executor that it is given to, and then for the devices of the one that its
+receiver was made on, which may be another one. No calls wait for each other in a circle: who has a turn in some order
+waits for devices alone, and who has devices, in a callback, is refused others' where their holder waits for it.
+"""
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
 import threading
+
+cdef extern from *:
+    """
+    static _Thread_local int turns = 0; /* that this thread has in orders */
+    static void count_turn(int change) { turns += change; }
+    static int has_turn(void) { return turns != 0; }
+    """
+    void count_turn(int change) noexcept
+    bint has_turn() noexcept
+
+# Of all that wait for devices.
+cdef list _held_up = []
 
 
 cdef class Turn:
@@ -15,16 +32,112 @@ cdef class Turn:
 
 # The GIL guards what follows. It is given up in waiting for a gate alone: what else is done between two looks at the
 # state makes no object, so that no collection of garbage comes between.
-cdef class Turns:
+cdef class Line:
 
     def __cinit__(self):
         self.waiting = []
 
-    cdef Turn take(self, object call, object future):
+    cdef int wait(self, Turn turn) except -1:
+        """Waits until all that came before have ended; what a signal's handler raises gives the turn up."""
+        turn.thread = PyThread_get_thread_ident()
+        turn.depth = 1
+        turn.ready = True
+        self.next()
+        if self.running is turn:
+            return 0
+        try:
+            turn.gate.acquire()
+        except BaseException:
+            if self.running is turn:
+                self.running = None
+                self.next()
+            else:
+                self.withdraw(turn)
+            raise
+        return 0
+
+    cdef int withdraw(self, Turn turn) except -1:
+        """Gives up a turn that has not begun."""
+        self.waiting.remove(turn)
+        return self.next()
+
+    cdef int next(self) except -1:
+        """Lets the first begin, if it waits for that by now."""
+        if self.running is None and self.waiting and (<Turn>self.waiting[0]).ready:
+            self.running = self.waiting.pop(0)
+            self.running.gate.release()
+        return 0
+
+    cdef bint runs_here(self):
+        """Whether the call that runs is one of this thread's."""
+        return self.running is not None and self.running.thread == PyThread_get_thread_ident()
+
+    cdef int join(self, Turn turn) except -1:
+        """Last; but before what this thread waits for already, where a signal's handler calls meanwhile."""
+        cdef Py_ssize_t place
+        for place in range(len(self.waiting)):
+            if (<Turn>self.waiting[place]).thread == PyThread_get_thread_ident():
+                break
+        else:
+            place = len(self.waiting)
+        self.waiting.insert(place, turn)
+        return 0
+
+    cdef bint waits_for(self, Turn waiter, unsigned long thread):
+        """Whether a turn that waits here does so for a thread, on whichever way."""
+        cdef Py_ssize_t place
+        cdef Turn other
+        if self.running is None:
+            return False
+        for place in range(len(self.waiting)):
+            other = self.waiting[place]
+            if other is waiter:
+                break
+            if other.thread == thread:
+                return True
+        if self.running.thread == thread:
+            return True
+        for place in range(len(_held_up)):
+            other = _held_up[place]
+            if (other.thread == self.running.thread and other.line.running is not other
+                    and other.line.waits_for(other, thread)):
+                return True
+        return False
+
+
+cdef class Devices(Line):
+
+    cdef int enter(self) except -1:
+        """Waits until nobody has the devices; refused from within a call that has them, which would never end."""
+        cdef Turn turn = Turn.__new__(Turn)
+        if self.runs_here():
+            raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
+        turn.line = self
+        self.join(turn)
+        if self.waits_for(turn, PyThread_get_thread_ident()):
+            self.waiting.remove(turn)
+            raise RuntimeError("the executor is in a call whose callback waits for the one whose callback this is: "
+                               "neither would end")
+        _held_up.append(turn)
+        try:
+            self.wait(turn)
+        finally:
+            _held_up.remove(turn)
+        return 0
+
+    cdef int leave(self) except -1:
+        self.running = None
+        return self.next()
+
+
+cdef class Turns(Line):
+
+    cdef Turn take(self, object call, object future, Devices needs):
         """A turn after all others, for a call that another thread begins."""
         cdef Turn turn = Turn.__new__(Turn)
         turn.call = call
         turn.future = future
+        turn.needs = needs
         self.waiting.append(turn)
         return turn
 
@@ -39,74 +152,54 @@ cdef class Turns:
         return None
 
     cdef int begin(self, Turn turn) except -1:
-        """Waits until all that took their turns before have ended; what a signal's handler raises gives the turn up."""
-        turn.thread = PyThread_get_thread_ident()
-        turn.depth = 1
-        turn.ready = True
-        self.pass_on()
-        if self.running is turn:
-            return 0
-        try:
-            turn.gate.acquire()
-        except BaseException:
-            if self.running is turn:
-                self.end()
-            else:
-                self.withdraw(turn)
-            raise
+        self.wait(turn)
+        count_turn(1)
         return 0
 
     cdef int end(self) except -1:
         """Ends what `begin` or `enter` began."""
         self.running.depth -= 1
         if self.running.depth == 0:
+            count_turn(-1)
             self.running = None
-            self.pass_on()
+            self.next()
         return 0
 
-    cdef int withdraw(self, Turn turn) except -1:
-        """Gives up a turn that has not begun."""
-        self.waiting.remove(turn)
-        return self.pass_on()
-
-    cdef int enter(self, bint first) except -1:
-        """Begins a call of this thread after all others, or as a part of what this thread has begun.
+    cdef int enter(self, Devices needs, bint first) except -1:
+        """Begins a call of this thread after all others, or as a part of one that the thread has begun in any order.
 
         Args:
+            needs: what the call will wait for.
             first: before those that wait, since the end of some of them waits for this thread.
         """
-        cdef unsigned long thread = PyThread_get_thread_ident()
-        cdef Turn turn = self.running
-        if turn is not None and turn.thread == thread:
-            if turn.busy:
-                raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
-            turn.depth += 1
-        else:
+        cdef Turn turn
+        if self.runs_here():
+            self.running.depth += 1
+        elif not has_turn():
             turn = Turn.__new__(Turn)
-            self.waiting.insert(0 if first else self.place_of(thread), turn)
+            turn.needs = needs
+            if first:
+                self.waiting.insert(0, turn)
+            else:
+                self.join(turn)
             self.begin(turn)
-        turn.busy = True
         return 0
 
     cdef int leave(self) except -1:
-        self.running.busy = False
-        return self.end()
+        """Ends what `enter` began, where it did."""
+        return self.end() if self.runs_here() else 0
 
-    cdef bint runs_here(self):
-        """Whether the call that runs is one of this thread's."""
-        return self.running is not None and self.running.thread == PyThread_get_thread_ident()
-
-    cdef int pass_on(self) except -1:
-        """Lets the first begin, if it waits for that by now."""
-        if self.running is None and self.waiting and (<Turn>self.waiting[0]).ready:
-            self.running = self.waiting.pop(0)
-            self.running.gate.release()
-        return 0
-
-    cdef Py_ssize_t place_of(self, unsigned long thread):
-        """The end; but before what this thread waits for already, where a signal's handler calls meanwhile."""
+    cdef bint held_up_here(self, object future):
+        """Whether a call that was submitted, or one before it, waits for devices that this thread has."""
         cdef Py_ssize_t place
+        cdef Turn turn
+        cdef bint held_up = (self.running is not None and self.running.needs is not None
+                             and self.running.needs.runs_here())
+        if self.running is not None and self.running.future is future:
+            return held_up
         for place in range(len(self.waiting)):
-            if (<Turn>self.waiting[place]).thread == thread:
-                return place
-        return len(self.waiting)
+            turn = self.waiting[place]
+            held_up = held_up or (turn.needs is not None and turn.needs.runs_here())
+            if turn.future is future:
+                return held_up
+        return False  # it has begun

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from uform._ext.turns import Turns
+from uform._ext.turns import Devices, Turns
 
 _T = TypeVar("_T")
 
@@ -17,4 +17,4 @@ class Outcome(Future[Any]):
 class Worker:
     def __init__(self, turns: Turns) -> None: ...
     def __del__(self) -> None: ...
-    def submit(self, call: Callable[[], _T], /) -> Future[_T]: ...
+    def submit(self, call: Callable[[], _T], /, needs: Devices | None = None) -> Future[_T]: ...

@@ -1,7 +1,7 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The threads that calls deferred to an executor run on."""
 
-from uform._ext.turns cimport Turn, Turns
+from uform._ext.turns cimport Devices, Turn, Turns
 
 import logging
 import threading
@@ -40,7 +40,8 @@ class Outcome(Future):
         """Refuses to wait for ever where the call itself waits for this thread."""
         cdef Turns turns = self._turns
         self._asked = True
-        if timeout is None and not self.done() and (turns.runs_here() or getattr(_OF_THREAD, "turns", None) is turns):
+        if timeout is None and not self.done() and (turns.runs_here() or turns.held_up_here(self)
+                                                    or getattr(_OF_THREAD, "turns", None) is turns):
             raise RuntimeError("the call is behind the one whose callback this is: neither would end if it waited")
 
     def __del__(self):
@@ -78,11 +79,16 @@ class Worker:
             if pool is not None:
                 pool.shutdown(wait)
 
-    def submit(self, call: Callable[[], Any], /) -> Future[Any]:
-        """Answers a future of what the call answers; it can be cancelled until the call's turn comes."""
+    def submit(self, call: Callable[[], Any], /, Devices needs=None) -> Future[Any]:
+        """Answers a future of what the call answers; it can be cancelled until the call's turn comes.
+
+        Args:
+            call: what is called.
+            needs: the devices that it will wait for.
+        """
         cdef Turns turns = self._turns
         future = Outcome(turns)
-        cdef Turn turn = turns.take(call, future)
+        cdef Turn turn = turns.take(call, future, needs)
         try:
             self._beginning.submit(_begin, turns, self._finishing, self._begun)
         except BaseException:
@@ -115,7 +121,7 @@ def _begin(Turns turns not None, finishing, begun) -> None:
     if turn is None:
         return  # it was withdrawn
     call, future = turn.call, turn.future
-    turn.call = turn.future = None
+    turn.call = None
     begun.acquire()
     turns.begin(turn)
     turn = None

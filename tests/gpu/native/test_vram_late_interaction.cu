@@ -98,7 +98,8 @@ std::vector<float> tokens_of(model_ptr const& model, call_t const& call, std::ve
     require(uform_model_measure_tokens(model.get(), &items, call.sides.data(), offsets.data(), &width), "measure");
     std::vector<float> values(offsets.back() * width);
     uform_output_t const output{values.data(), offsets.back(), sizeof(float) * width, uform_scalar_float32_k};
-    require(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr), "embed_tokens");
+    require(uform_model_embed_tokens(model.get(), &items, call.sides.data(), &output, nullptr, nullptr, nullptr),
+            "embed_tokens");
     return values;
 }
 

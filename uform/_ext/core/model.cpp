@@ -6,6 +6,7 @@
 #include "core/adapter.h"
 #include "core/choices.h"
 #include "core/process.h"
+#include "core/progress.h"
 #include "core/token_rows.h"
 
 namespace uform {
@@ -94,7 +95,7 @@ void model::load(engine& made) {
     }
 }
 
-uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) {
+uint64_t model::embed(uform_items_t const& items, uform_output_t const& output, listener told) {
     std::lock_guard own(mutex_);
     std::lock_guard order(executor_->order());
     numbering_.number(items.bags, items.count);
@@ -107,6 +108,7 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
     group_by_bag(items, nullptr);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(items, nullptr);
+    progress done(told.call, told.state, 1, bags);
     for (size_t bag = 0; bag != bags;) {
         size_t const taken = choose_bags(bag);
         run_pass(items, nullptr);
@@ -114,12 +116,13 @@ uint64_t model::embed(uform_items_t const& items, uform_output_t const& output) 
             one->pool();
         engine_->answers->write(*engine_->planner, engine_->pooled, output, bag);
         bag += taken;
+        done.advance(taken);
     }
     return truncated;
 }
 
 uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t const& choices, float* probabilities,
-                            size_t count) {
+                            size_t count, listener told) {
     std::lock_guard own(mutex_);
     std::lock_guard order(executor_->order());
     int const objective = saved_->find_answer(uform_answer_kind_choices_k);
@@ -138,11 +141,13 @@ uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t con
     group_by_bag(items, &choices);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(items, &choices);
+    progress done(told.call, told.state, 1, items.count);
     for (size_t text = 0; text != items.count;) {
         size_t const taken = choose_bags(text);
         run_pass(items, &choices);
         fetch_answers(static_cast<size_t>(objective), offsets, answered);
         text += taken;
+        done.advance(taken);
     }
     // Where they are wanted may be a GPU's memory.
     uform_operations_t const& operations = executor_->operations();
@@ -202,7 +207,8 @@ uint32_t model::place_tokens(uform_items_t const& items, uint8_t const* sides, s
     return objective.vectors_width;
 }
 
-uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output) {
+uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output,
+                             listener told) {
     std::lock_guard own(mutex_);
     std::lock_guard order(executor_->order());
     std::vector<uint64_t> offsets(items.count + 1);
@@ -214,6 +220,7 @@ uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, u
     group_by_bag(items, nullptr);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(items, nullptr);
+    progress done(told.call, told.state, 1, items.count);
     for (size_t item = 0; item != items.count;) {
         size_t const taken = choose_bags(item);
         run_pass(items, nullptr);
@@ -221,6 +228,7 @@ uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, u
             rows.write(device, engine_->replicas[device]->infer(tokens_objective()), engine_->planner->items(),
                        offsets);
         item += taken;
+        done.advance(taken);
     }
     return truncated;
 }
@@ -348,9 +356,9 @@ uform_status_t uform_model_init_vram(uform_executor_t* executor, char const* pat
 void uform_model_free(uform_model_t* model) { delete model; }
 
 uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* items, uform_output_t const* output,
-                                 uint64_t* truncated) {
+                                 uint64_t* truncated, uform_progress_t progress, void* progress_state) {
     return uform::guard([&] {
-        uint64_t const cut = model->body.embed(*items, *output);
+        uint64_t const cut = model->body.embed(*items, *output, {progress, progress_state});
         if (truncated)
             *truncated = cut;
     });
@@ -358,9 +366,10 @@ uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* item
 
 uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const* items,
                                        uform_choice_texts_t const* choices, float* probabilities, size_t count,
-                                       uint64_t* truncated) {
+                                       uint64_t* truncated, uform_progress_t progress, void* progress_state) {
     return uform::guard([&] {
-        uint64_t const cut = model->body.text_choose(*items, *choices, probabilities, count);
+        uint64_t const cut =
+            model->body.text_choose(*items, *choices, probabilities, count, {progress, progress_state});
         if (truncated)
             *truncated = cut;
     });
@@ -372,9 +381,10 @@ uform_status_t uform_model_measure_tokens(uform_model_t* model, uform_items_t co
 }
 
 uform_status_t uform_model_embed_tokens(uform_model_t* model, uform_items_t const* items, uint8_t const* sides,
-                                        uform_output_t const* output, uint64_t* truncated) {
+                                        uform_output_t const* output, uint64_t* truncated, uform_progress_t progress,
+                                        void* progress_state) {
     return uform::guard([&] {
-        uint64_t const cut = model->body.embed_tokens(*items, sides, *output);
+        uint64_t const cut = model->body.embed_tokens(*items, sides, *output, {progress, progress_state});
         if (truncated)
             *truncated = cut;
     });

@@ -18,17 +18,24 @@ class model {
 public:
     model(std::shared_ptr<executor> on, std::string path);
 
+    /** Who is told between two passes, and may cancel there. */
+    struct listener {
+        uform_progress_t call;
+        void* state;
+    };
+
     /** Any number of items, in as many passes as they take; answers how many were truncated. */
-    uint64_t embed(uform_items_t const& items, uform_output_t const& output);
+    uint64_t embed(uform_items_t const& items, uform_output_t const& output, listener told);
     /** The probabilities of all choices of all texts, end to end. */
     uint64_t text_choose(uform_items_t const& items, uform_choice_texts_t const& choices, float* probabilities,
-                         size_t count);
+                         size_t count, listener told);
     std::string describe();
 
     /** Where the token vectors of each item begin among those that `embed_tokens` answers; answers their width.
      *  @param sides By item, or null: a query's are those of its first columns alone. */
     uint32_t measure_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets);
-    uint64_t embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output);
+    uint64_t embed_tokens(uform_items_t const& items, uint8_t const* sides, uform_output_t const& output,
+                          listener told);
 
 private:
     /** Replicas for passes of so many rows a device. */

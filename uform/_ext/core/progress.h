@@ -13,9 +13,9 @@ public:
     progress(uform_progress_t call, void* state, uint64_t every, uint64_t total)
         : call_(call), state_(state), every_(std::max<uint64_t>(every, 1)), total_(total) {}
 
-    /** One unit done; throws where the caller cancels. */
-    void advance() {
-        ++done_;
+    /** Units done; throws where the caller cancels. */
+    void advance(uint64_t units = 1) {
+        done_ += units;
         if (!call_ || (done_ % every_ != 0 && done_ != total_))
             return;
         if (!call_(done_, total_, state_))

@@ -499,9 +499,13 @@ typedef struct uform_model_t uform_model_t;
 UFORM_API uform_status_t uform_model_init_ram(uform_executor_t* executor, char const* path, uform_model_t** model);
 UFORM_API uform_status_t uform_model_init_vram(uform_executor_t* executor, char const* path, uform_model_t** model);
 UFORM_API void uform_model_free(uform_model_t* model);
-/** Any number of items: they are split by bags. `truncated` may be null. */
+/**
+ *  Any number of items: they are split by bags. `truncated` may be null, and so may `progress`, which is called with
+ * the bags (in the verbs below items) that are done; where it cancels, the output holds some rows.
+ */
 UFORM_API uform_status_t uform_model_embed(uform_model_t* model, uform_items_t const* items,
-                                           uform_output_t const* output, uint64_t* truncated);
+                                           uform_output_t const* output, uint64_t* truncated, uform_progress_t progress,
+                                           void* progress_state);
 /**
  *  The probabilities of the choices that each of any number of texts is offered: those of text i are as many as its
  *  choices, after those of the texts before it. Targets are not read. `truncated` may be null.
@@ -509,7 +513,8 @@ UFORM_API uform_status_t uform_model_embed(uform_model_t* model, uform_items_t c
  */
 UFORM_API uform_status_t uform_model_text_choose(uform_model_t* model, uform_items_t const* items,
                                                  uform_choice_texts_t const* choices, float* probabilities,
-                                                 size_t count, uint64_t* truncated);
+                                                 size_t count, uint64_t* truncated, uform_progress_t progress,
+                                                 void* progress_state);
 /**
  *  How many token vectors `uform_model_embed_tokens` answers for each item, as places of their first: count + 1.
  *  @param sides uform_late_interaction_side_t by item, or null: a QUERY's are those of its first max_query_span
@@ -521,7 +526,7 @@ UFORM_API uform_status_t uform_model_measure_tokens(uform_model_t* model, uform_
 /** The late-interaction vectors of any number of items, one row a column, in the order of items. */
 UFORM_API uform_status_t uform_model_embed_tokens(uform_model_t* model, uform_items_t const* items,
                                                   uint8_t const* sides, uform_output_t const* output,
-                                                  uint64_t* truncated);
+                                                  uint64_t* truncated, uform_progress_t progress, void* progress_state);
 UFORM_API uform_status_t uform_model_describe(uform_model_t* model, char** json);
 
 /* ---------------------------------------------------------------------------------------------------- losses */
