@@ -14,8 +14,6 @@ cdef class Trainer(Receiver):
     cdef dict shapes
     cdef dict parameters
     cdef size_t hidden
-    cdef bint reads_sides
-    cdef bint reads_relations
     cdef bint makes_choices
     cdef int check_made(self) except -1
     cdef int check_open(self) except -1

@@ -79,7 +79,8 @@ cdef class Turns:
         cdef Turn turn = self.running
         if turn is not None and turn.thread == thread:
             if turn.busy:
-                raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
+                raise RuntimeError("the executor is in a call of this thread: what that calls, progress or a plugin, "
+                                   "cannot make another one on it")
             turn.depth += 1
         else:
             turn = Turn.__new__(Turn)
