@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,34 @@ def test_names_that_no_plugin_has(name: Any) -> None:
         uform.Trainer.init_ram(ram(), **TINY, plugins={name: None})
     assert type(refusal.value) in (ValueError, TypeError)
     assert len(str(refusal.value)) < 200
+
+
+class Endless:
+    """More entries than memory holds."""
+
+    def __len__(self) -> int:
+        return 2**62
+
+    def __getitem__(self, place: int) -> str:
+        return "a"
+
+
+def test_no_memory_for_entries_is_told_by_the_field() -> None:
+    for field in ("bags", "temperature_groups", "sides"):
+        given: dict[str, Any] = {field: Endless()}
+        with pytest.raises(MemoryError, match=rf"{field} is of type Endless: there is no memory for its entries"):
+            make_trainer().step([TEXT], ["a"], **given)
+
+
+def test_subclasses_of_texts_and_paths_are_what_they_hold(model: uform.Model, tmp_path: Path) -> None:
+    class Word(str):
+        def encode(self, *arguments: Any) -> bytes:
+            raise RuntimeError("not asked")
+
+    trainer = make_trainer(choices=uform.Choices())
+    trainer.step([TEXT], [Word("a")], choices=[Word("yes"), Word("no")], choice_targets=[[1, 0]])
+    trainer.save(np.bytes_(bytes(tmp_path / "run")))
+    assert uform.Model.init_ram(ram(), np.str_(tmp_path / "run")).describe()["hidden"] == 64
 
 
 def test_a_plugin_that_calls_a_verb_is_told_that_it_is_one() -> None:
