@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Ids: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
 _WORDS = 1 << 64
+_MOST = 1 << 60  # so many words, of 8 bytes, are what an address reaches
 
 
 def order(
@@ -46,7 +47,7 @@ def order(
     Raises:
         TypeError, ValueError: a value is no int, or out of range; the message names it.
     """
-    items = _within("count", count, 0, _WORDS)
+    items = _within("count", count, 0, _MOST)
     keys = (_within("seed", seed, 0, _WORDS), _within("epoch", epoch, 0, _WORDS))
     host, hosts = _hosts(host_domain_index, host_domain_count)
     return _share(_whole_order(items, *keys), host, hosts)
@@ -81,7 +82,7 @@ def batches(
     Raises:
         ValueError: a value is out of range; the message names it.
     """
-    items, many = _within("count", count, 1, _WORDS), _within("size", size, 1, _WORDS)
+    items, many = _within("count", count, 1, _MOST), _within("size", size, 1, _WORDS)
     read, word = _within("step", step, 0, _WORDS), _within("seed", seed, 0, _WORDS)
     host, hosts = _hosts(host_domain_index, host_domain_count)
     epoch, skipped = divmod(read, -(-items // many))  # batches in an epoch, rounded up
@@ -114,5 +115,6 @@ def _within(name: str, value: SupportsIndex, low: int, end: int) -> int:
         raise TypeError(f"{name} is {value!r}: expected an int")
     number = operator.index(value)
     if not low <= number < end:
-        raise ValueError(f"{name} is {number}: expected at least {low} and less than {end}")
+        shown = number if abs(number) < _WORDS**2 else f"an int of {number.bit_length()} bits"
+        raise ValueError(f"{name} is {shown}: expected at least {low} and less than {end}")
     return number

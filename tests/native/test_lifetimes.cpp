@@ -39,7 +39,7 @@ template <typename call_at> void check_nothing_stays(char const* name, call_at&&
 void live(std::string const& path, int32_t objective) {
     executor_ptr const executor = make_executor(2, 3);
     trainer_ptr const trainer = make_trainer(executor, tiny_options(objective));
-    call_t const call = image_text_call();
+    call_t const call = image_text_call(1, objective);
     run_steps(trainer, call, 2);
     require(uform_trainer_save(trainer.get(), path.c_str(), nullptr, nullptr, 0), "save");
     model_ptr const model = make_model(executor, path);

@@ -152,6 +152,62 @@ void test_bad_arguments_leave_no_trace() {
     }
 }
 
+/** What nothing in a run reads is refused by the core itself, so that a C program is told as well. */
+void test_what_nothing_reads() {
+    executor_ptr const executor = make_executor();
+    trainer_ptr const tried = make_trainer(executor, tiny_options(uform_objective_masked_k));
+    trainer_ptr const twin = make_trainer(executor, tiny_options(uform_objective_masked_k));
+    refusal_t const refusals[] = {
+        {"relations.attract has 10 ids: expected none", [](spoilt_t& spoilt) { spoilt.view(); }},
+        {"temperature_groups[7] is 1",
+         [](spoilt_t& spoilt) {
+             spoilt.call.groups.assign(10, 0), spoilt.call.groups[7] = 1;
+             spoilt.view(), spoilt.step.relations = {};
+         }},
+        {"sides[2] is QUERY_AND_DOCUMENT",
+         [](spoilt_t& spoilt) {
+             spoilt.call.sides.assign(10, 0), spoilt.call.sides[2] = 3;
+             spoilt.view(), spoilt.step.relations = {};
+         }},
+    };
+    for (refusal_t const& refusal : refusals)
+        check_refused(tried, refusal);
+    call_t call = image_text_call(1, uform_objective_masked_k);
+    call.groups.assign(10, 0), call.sides.assign(10, 0);
+    uform_step_t const step = call.step();
+    for (uform_trainer_t* one : {tried.get(), twin.get()})
+        CHECK(uform_trainer_step(one, &step, nullptr) == uform_status_success_k);
+    CHECK(same_run(tried, twin)); // so no draw was spent
+}
+
+void check_not_made(executor_ptr const& executor, uform_trainer_options_t const& options, char const* part) {
+    uform_trainer_t* made = nullptr;
+    char* plan = nullptr;
+    CHECK(uform_trainer_init_ram(executor.get(), &options, &made) == uform_status_invalid_argument_k);
+    if (!CHECK(std::string(uform_last_error()).find(part) != std::string::npos))
+        std::fprintf(stderr, "%s: %s\n", part, uform_last_error());
+    CHECK(uform_trainer_plan_ram(executor.get(), &options, &plan) == uform_status_invalid_argument_k);
+    CHECK(!made && !plan);
+}
+
+void test_configuration_that_nothing_reads() {
+    executor_ptr const executor = make_executor();
+    auto masked = tiny_options(uform_objective_masked_k);
+    masked.contrastive.temperature_groups = 2;
+    check_not_made(executor, masked, "Contrastive.temperature_groups is 2: nothing reads it");
+    masked.contrastive = {};
+    masked.contrastive.negatives = uform_negatives_named_k;
+    check_not_made(executor, masked, "Contrastive.negatives is NAMED: nothing reads it");
+    auto contrastive = tiny_options(uform_objective_contrastive_k);
+    contrastive.masking.audio_weight = -0.0;
+    make_trainer(executor, contrastive); // a zero
+    contrastive.masking.audio_weight = std::numeric_limits<double>::quiet_NaN();
+    check_not_made(executor, contrastive, "Masking.audio_weight is not finite: nothing reads it");
+    contrastive.masking = {};
+    contrastive.contrastive.bias = -1, contrastive.contrastive.pair_loss = uform_pair_loss_form_ranked_k;
+    check_not_made(executor, contrastive, "Contrastive.bias is -1: nothing reads it, since pair_loss is RANKED");
+}
+
 void test_bad_names() {
     trainer_ptr const trainer = make_trainer(make_executor(), tiny_options(uform_objective_masked_k));
     float values[hidden_k] = {};
@@ -166,7 +222,8 @@ void test_bad_names() {
 /* ------------------------------------------------------------------------------------------------ not finite */
 
 /** Spoils one weight, steps, and puts it back. */
-void check_not_finite(trainer_ptr const& trainer, char const* name, size_t count, float poison) {
+void check_not_finite(trainer_ptr const& trainer, char const* name, size_t count, float poison,
+                      call_t const& call = image_text_call()) {
     std::vector<float> good(count);
     require(uform_trainer_read(trainer.get(), name, 0, good.data(), count), "read");
     std::vector<float> bad = good;
@@ -174,7 +231,6 @@ void check_not_finite(trainer_ptr const& trainer, char const* name, size_t count
     require(uform_trainer_write(trainer.get(), name, bad.data(), count), "write");
     std::vector<float> const weights = values_of(trainer), first = values_of(trainer, 2),
                              second = values_of(trainer, 3);
-    call_t const call = image_text_call();
     uform_step_t const step = call.step();
     uform_trainer_step_stats_t stats{};
     uform_status_t const status = uform_trainer_step(trainer.get(), &step, &stats);
@@ -212,15 +268,16 @@ void test_not_finite_changes_no_weight() {
 void test_spent_draws_are_saved() {
     temporary_folder const folder;
     std::string const path = folder.file("run.safetensors");
+    call_t const call = image_text_call(1, uform_objective_masked_k);
     executor_ptr const executor = make_executor();
     trainer_ptr const straight = make_trainer(executor, tiny_options(uform_objective_masked_k));
-    run_step(straight, image_text_call());
-    check_not_finite(straight, "norm", hidden_k, std::numeric_limits<float>::infinity());
+    run_step(straight, call);
+    check_not_finite(straight, "norm", hidden_k, std::numeric_limits<float>::infinity(), call);
     require(uform_trainer_save(straight.get(), path.c_str(), nullptr, nullptr, 0), "save");
     uform_trainer_options_t options{};
     options.resume = path.c_str();
     trainer_ptr const resumed = make_trainer(executor, options);
-    CHECK(run_step(straight, image_text_call()).loss == run_step(resumed, image_text_call()).loss);
+    CHECK(run_step(straight, call).loss == run_step(resumed, call).loss);
     CHECK(same_run(straight, resumed));
 }
 
@@ -293,13 +350,15 @@ void test_unwritable_path() {
     std::string const path = folder.file("absent/run.safetensors");
     CHECK(uform_trainer_save(trainer.get(), path.c_str(), nullptr, nullptr, 0) == uform_status_file_k);
     CHECK(std::string(uform_last_error()).find(path) != std::string::npos);
-    CHECK(run_step(trainer, image_text_call()).step == 1);
+    CHECK(run_step(trainer, image_text_call(1, uform_objective_masked_k)).step == 1);
 }
 
 } // namespace
 
 int main() {
     test_bad_arguments_leave_no_trace();
+    test_what_nothing_reads();
+    test_configuration_that_nothing_reads();
     test_bad_names();
     test_not_finite_changes_no_weight();
     test_spent_draws_are_saved();

@@ -45,7 +45,8 @@ void test_loss_falls() {
     constexpr int steps = 30, window = 5;
     executor_ptr const executor = make_executor();
     for (int32_t objective : objectives_k) {
-        auto const stats = run_steps(make_trainer(executor, tiny_options(objective)), image_text_call(), steps);
+        auto const stats =
+            run_steps(make_trainer(executor, tiny_options(objective)), image_text_call(1, objective), steps);
         double first = 0, last = 0;
         for (int step = 0; step != steps; ++step) {
             CHECK(stats[step].step == uint64_t(step) + 1);
@@ -80,8 +81,8 @@ void test_repeats_itself() {
         trainer_ptr const left = make_trainer(executor, tiny_options(objective));
         trainer_ptr const right = make_trainer(executor, tiny_options(objective));
         CHECK(same_bits(values_of(left), values_of(right)));
-        auto const left_stats = run_steps(left, image_text_call(), 3),
-                   right_stats = run_steps(right, image_text_call(), 3);
+        auto const left_stats = run_steps(left, image_text_call(1, objective), 3),
+                   right_stats = run_steps(right, image_text_call(1, objective), 3);
         CHECK(left_stats.back().loss == right_stats.back().loss);
         CHECK(same_run(left, right));
     }
@@ -114,19 +115,21 @@ course course_of(call_t const& call, int32_t objective, int32_t devices) {
 }
 
 void test_devices_change_nothing() {
-    call_t calls[2] = {image_text_call(), {}};
-    calls[1].add_text("a text without company"); // and most devices without work
-    for (call_t const& call : calls)
-        for (int32_t objective : objectives_k) {
-            course const alone = course_of(call, objective, 1);
+    call_t lonely;
+    lonely.add_text("a text without company"); // and most devices without work
+    for (int32_t objective : objectives_k) {
+        call_t const pairs = image_text_call(1, objective);
+        for (call_t const* call : {&pairs, static_cast<call_t const*>(&lonely)}) {
+            course const alone = course_of(*call, objective, 1);
             for (int32_t devices : {2, 4}) {
-                course const shared = course_of(call, objective, devices);
+                course const shared = course_of(*call, objective, devices);
                 for (size_t place = 0; place != alone.losses.size(); ++place)
                     CHECK(std::fabs(alone.losses[place] - shared.losses[place]) <= 1e-5 * alone.losses[place]);
                 CHECK(largest_difference(alone.weights, shared.weights) <= 1e-5);
                 CHECK(largest_difference(alone.embeddings, shared.embeddings) <= 1e-5);
             }
         }
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------ resuming */
@@ -138,14 +141,14 @@ void test_resumes() {
     for (int32_t objective : objectives_k) {
         auto options = tiny_options(objective);
         trainer_ptr const straight = make_trainer(executor, options);
-        run_steps(straight, image_text_call(), 3);
+        run_steps(straight, image_text_call(1, objective), 3);
         require(uform_trainer_save(straight.get(), path.c_str(), nullptr, nullptr, 0), "save");
-        auto const straight_stats = run_steps(straight, image_text_call(2), 3);
+        auto const straight_stats = run_steps(straight, image_text_call(2, objective), 3);
 
         uform_trainer_options_t resumed_options{};
         resumed_options.resume = path.c_str();
         trainer_ptr const resumed = make_trainer(executor, resumed_options);
-        auto const resumed_stats = run_steps(resumed, image_text_call(2), 3);
+        auto const resumed_stats = run_steps(resumed, image_text_call(2, objective), 3);
         for (size_t step = 0; step != 3; ++step) {
             CHECK(straight_stats[step].step == resumed_stats[step].step);
             CHECK(straight_stats[step].loss == resumed_stats[step].loss);
@@ -154,7 +157,7 @@ void test_resumes() {
         CHECK(same_run(straight, resumed));
 
         trainer_ptr const elsewhere = make_trainer(make_executor(1), resumed_options);
-        run_steps(elsewhere, image_text_call(2), 3);
+        run_steps(elsewhere, image_text_call(2, objective), 3);
         CHECK(largest_difference(values_of(straight), values_of(elsewhere)) <= 1e-5);
     }
 }

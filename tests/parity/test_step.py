@@ -152,7 +152,7 @@ def test_updates_over_several_steps(objective: Objective) -> None:
         objective,
         schedule=uform.Schedule(learning_rate=1e-2, min_learning_rate=1e-3, warmup_steps=2, steps=5),
         optimizer=uform.Optimizer(beta1=0.8, beta2=0.95, epsilon=1e-5, weight_decay=0.1, max_gradient_norm=0.5),
-        contrastive=Contrastive(temperature_groups=2, inverse_temperature=90.0),
+        contrastive=Contrastive(temperature_groups=2, inverse_temperature=90.0) if objective else None,
     )
     adam = AdamW(beta1=0.8, beta2=0.95, epsilon=1e-5, decay=0.1, max_norm=0.5)
     before = {name: value.astype(np.float64) for name, value in read_all(trainer).items()}

@@ -40,7 +40,8 @@ def tell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Body], None]:
 
 
 def told_trainer(**fields: Any) -> uform.Trainer:
-    return make_trainer(**{"masking": NO_MASKS, "plugins": {"told": None}, **fields})
+    masking = NO_MASKS if fields.get("objective", 0) != uform.Objective.CONTRASTIVE else None
+    return make_trainer(**{"masking": masking, "plugins": {"told": None}, **fields})
 
 
 def step(trainer: uform.Trainer, texts: list[str] = TEXTS, **given: Any) -> uform.TrainerStepStats:

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import uform
@@ -91,8 +92,37 @@ def test_two_of_one_name() -> None:
     theirs = make_class("one_of_two")
     assert uform.register(theirs) is theirs
     uform.register(theirs)  # once more is no matter
+    other = make_class("one_of_two")
+    other.__qualname__ = "Another"
     with pytest.raises(ValueError, match="plugin one_of_two: the name is taken"):
-        uform.register(make_class("one_of_two"))
+        uform.register(other)
+
+
+def test_a_class_defined_anew_takes_the_place_of_the_one_before() -> None:
+    """As when a notebook's cell runs again: runs that have begun keep the objects of the former."""
+
+    def cell(loss: float, **fields: float) -> Any:
+        def forward_backward(self: Any, batch: Any) -> float:
+            np.asarray(batch.bags_gradient)[:] = 0
+            return loss
+
+        return uform.register(make_class("cell", forward_backward=forward_backward, fields=fields))
+
+    def loss_of(trainer: uform.Trainer) -> float:
+        stats = uform.TrainerStepStats()
+        trainer.step([uform.Modality.TEXT], ["a"], stats=stats)
+        return stats.extra["cell"]
+
+    cell(1.0, strength=2.0)
+    before = make_trainer(plugins={"cell": None})
+    cell(3.0, strength=5.0)
+    after = make_trainer(plugins={"cell": None})
+    assert [loss_of(trainer) for trainer in (before, after, before)] == [1.0, 3.0, 1.0]
+    assert [trainer.describe()["plugins"]["cell"]["strength"] for trainer in (before, after)] == [2.0, 5.0]
+    for fields in ({}, {"strength": 1}, {"other": 2.0}, {"strength": 2.0, "more": 1.0}):
+        with pytest.raises(ValueError, match=r"plugin cell: its class had the fields \['strength'\] when it was"):
+            cell(4.0, **fields)
+    assert loss_of(make_trainer(plugins={"cell": None})) == 3.0
 
 
 # ------------------------------------------------------------------------------------------------ entry points

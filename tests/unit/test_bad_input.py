@@ -147,7 +147,7 @@ TARGETS: list[Any] = [
     [[1.0], [1e300]],
     [[1.0], [HUGE]],
     [[1.0], {1.0}],
-    [[1.0], np.zeros(1, int)],
+    [[1.0], np.zeros(1, bool)],
     [[1.0], np.zeros((1, 1), np.float32)],
     ([1.0], [0, 1]),
     ([1.0], [0, 1, 1.5]),
@@ -310,7 +310,8 @@ IDS: list[Any] = [
 WEIGHTS: list[Any] = [
     *NOT_SEQUENCE,
     *[[0, wrong] for wrong in [*NOT_FLOAT, HUGE, -HUGE, 1e300]],
-    np.zeros(2, np.int32),
+    np.zeros(2, bool),
+    b"ab",
     np.zeros((2, 1), np.float32),
     np.array([0, 1e300]),
 ]

@@ -52,7 +52,7 @@ def test_a_short_run_writes_checkpoint_and_picture_but_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "new" / "folder"
-    assert demo.main(["--steps", "2", "--seed", "3", "--output", str(output)]) == 1
+    assert demo.main(["--steps", "2", "--seed", "3", "--output", str(output)]) == "accuracy below the 95% required"
     (header,) = struct.unpack("<Q", (output / "digits.safetensors").read_bytes()[:8])
     assert header > 0
     assert (output / "digits.png").read_bytes().startswith(b"\x89PNG")

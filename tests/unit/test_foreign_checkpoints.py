@@ -466,6 +466,7 @@ def test_true_zeros_come_back(path: Path) -> None:
     """Zeros that were asked for are values, and no field to derive."""
     trainer = make_trainer(
         objective=Objective.JOINT,
+        batch=shape(images=True),
         masking=Masking(
             token_mask_probability=-1,
             replace_fraction=-1,

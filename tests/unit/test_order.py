@@ -435,7 +435,7 @@ def test_another_executor_on_the_same_devices_has_an_order_of_its_own(trainer: u
     for one in pending:
         one.result(SOON)
     assert [one.step for one in stats] == [3, 4, 5, 6, 7]
-    with pytest.raises(RuntimeError, match="a progress callback cannot make another one"):
+    with pytest.raises(RuntimeError, match="progress or a plugin, cannot make another one"):
         trainer.on(other).save(tmp_path / "saved", progress=lambda done, total: bool(trainer.on(other).save("x")))
     mixed = [one.step(MODALITIES, TEXTS) for one in [trainer.deferred(trainer.executor), trainer.deferred(other)] * 50]
     for one in mixed:

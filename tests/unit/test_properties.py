@@ -131,14 +131,14 @@ def calls(draw: st.DrawFn) -> Call:
 def test_any_relations_give_the_loss_of_the_oracle(
     call: Call, form: PairLossForm, negatives: Negatives, scope: AmbientScope, devices: int
 ) -> None:
+    ambient: dict[str, Any] = {"ambient_scope": scope, "ambient_repulsion_weight": 0.5}
     trainer = make_trainer(
         devices=devices,
         objective=Objective.CONTRASTIVE,
         contrastive=Contrastive(
             pair_loss=form,
             negatives=negatives,
-            ambient_scope=scope,
-            ambient_repulsion_weight=0.5,
+            **(ambient if negatives == Negatives.AMBIENT else {}),
             temperature_groups=2,
             inverse_temperature=5.0,
             max_edges_per_device=64,
@@ -292,7 +292,8 @@ WRONG: dict[str, Callable[[uform.Trainer], object]] = {
     "huge offsets": related(attract=(np.array([0, 2**63, 1], np.uint64), IDS)),
     "offsets past the ids": related(attract=(np.array([0, 1, 2**40], np.uint64), IDS)),
     "two axes of ids": related(attract=(OFFSETS, IDS.reshape(1, 1))),
-    "integer weights": related(attract=(OFFSETS, IDS, np.ones(1, np.int32))),
+    "weights of truth": related(attract=(OFFSETS, IDS, np.ones(1, bool))),
+    "weights as bytes": related(attract=(OFFSETS, IDS, b"1")),
     "a weight that is no number": related(repel=(OFFSETS, IDS, np.array([np.nan], np.float32))),
     "a weight beyond float32": related(repel=(OFFSETS, IDS, np.array([1e300]))),
     "a negative weight": related(repel=(OFFSETS, IDS, np.array([-0.5], np.float32))),

@@ -309,7 +309,7 @@ def test_ASY_01_an_exception_of_a_callback_reaches_the_caller(trainer: uform.Tra
 
 
 def test_a_callback_cannot_call_its_own_executor(trainer: uform.Trainer, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="a progress callback cannot make another one"):
+    with pytest.raises(RuntimeError, match="progress or a plugin, cannot make another one"):
         trainer.save(tmp_path / "checkpoint", progress=lambda done, total: bool(trainer.describe()))
     trainer.describe()
 

@@ -14,6 +14,8 @@ from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 
 from uform._ext.fields cimport as_enum, as_real, as_sequence, as_unsigned
 
+import sys
+
 import numpy as np
 
 cdef extern from "Python.h":
@@ -138,7 +140,11 @@ cdef View _open(object source, str field, str expected):
 
 
 cdef str _type_name(View view):
-    return "bytes of no type" if view.c.format == NULL else f"items of format '{view.c.format.decode()}'"
+    if view.c.format == NULL:
+        return "bytes of no type"
+    format = view.c.format.decode("utf-8", "replace")
+    foreign = sys.byteorder == "little" and format[:1] in (">", "!") or sys.byteorder == "big" and format[:1] == "<"
+    return f"items of format '{format}'" + (", in another byte order than this machine's" if foreign else "")
 
 
 cdef Vector unsigned_vector(object source, int item_bytes, str field):
@@ -239,14 +245,17 @@ cdef uint64_t _unsigned(object item, uint64_t limit, str field, Py_ssize_t place
 
 
 cdef Vector float_vector(object source, str field):
-    """float32 numbers from a buffer of floats or a sequence of real numbers."""
+    """float32 numbers from a buffer of floats or integers, or a sequence of real numbers."""
     cdef str expected = "a sequence of float or a buffer of float32"
+    if isinstance(source, (bytes, bytearray)):  # a text, although its format says numbers
+        raise TypeError(f"{field} is of type {type(source).__name__}: expected {expected}")
     cdef View view = _open(source, field, expected)
     if view is None:
         return _float_sequence(as_sequence(source, field, expected), field)
-    if view.kind() != c"f":
+    cdef char kind = view.kind()
+    if view.c.format == NULL or view.c.format[0] == c"c" or not (kind == c"f" or kind == c"i" or kind == c"u"):
         raise TypeError(f"{field} holds {_type_name(view)}: expected {expected}")
-    if view.c.itemsize == 4 and view.is_dense() and view.is_aligned():
+    if kind == c"f" and view.c.itemsize == 4 and view.is_dense() and view.is_aligned():
         return _vector_of(view, True)
     numbers = as_array(memoryview(view.source), field, expected)
     return _vector_of(View.borrow(as_float32(numbers, field)), False)

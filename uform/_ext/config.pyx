@@ -269,9 +269,11 @@ How the contrastive loss scores the pooled embeddings; every zero derives.
             only.
         temperature_groups: learned temperatures; 0 derives 1.
         inverse_temperature: initial value; 0 derives 1/0.07, for SIGMOID 10.
-        bias: initial value, for SIGMOID alone; 0 derives -10 there. A magnitude below 1e-20 is zero.
+        bias: initial value, for SIGMOID alone; 0 derives -10 there. A magnitude below 1e-20 is zero. A run refuses
+            any beside another `pair_loss`.
         negatives: AMBIENT: every bag of the world in scope; NAMED: those of repel edges alone.
-        ambient_repulsion_weight: weight of an ambient negative; 0 derives 1.
+        ambient_repulsion_weight: weight of an ambient negative; 0 derives 1, a negative value is a true zero. A run
+            whose negatives are NAMED refuses it, and `ambient_scope`.
         max_edges_per_device: edges of a call, times the devices; 0 derives 4 a segment.
         pair_loss: DERIVED is SIGMOID where a bias is given, RANKED where negatives are NAMED, else BALANCED.
         ambient_scope: which bags a row sees as ambient negatives.
@@ -335,7 +337,7 @@ How the late-interaction loss scores the token vectors of queries and documents;
         weight: weight of the term; 0 derives 1.
         width: values of a token vector; 0 derives 128.
         inverse_temperature: initial value; 0 derives 20.
-        bias: initial value, for SIGMOID alone; 0 derives -10 there.
+        bias: initial value, for SIGMOID alone; 0 derives -10 there. A run refuses any beside another `pair_loss`.
         max_query_span: leading columns of a query that give vectors; 0 derives 128.
         max_query_tokens_per_device: query vectors; 0 derives from the batch's.
         max_documents_per_device: documents; 0 derives from the batch's.

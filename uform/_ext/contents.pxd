@@ -14,7 +14,3 @@ cdef class Items:
 cdef Items parse_items(object modalities, object contents, object bags, object shapes)
 cdef Vector words(object source, size_t count, str field)
 cdef Vector flags(object source, size_t count, object enumeration, str field)
-cdef Vector take_groups(object groups, size_t count, bint read)
-cdef Vector take_sides(object sides, size_t count, bint read)
-cdef bint reads_sides(dict run)
-cdef bint reads_relations(dict run)

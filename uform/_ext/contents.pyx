@@ -29,7 +29,7 @@ from uform._ext.tape cimport Tape, as_tape
 
 import numpy as np
 
-from uform._ext.enums import AmbientScope, LateInteractionSide, Modality
+from uform._ext.enums import Modality
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -109,44 +109,6 @@ cdef Vector _one_a_content(Vector vector, size_t count, str field):
     return vector
 
 
-cdef Vector take_groups(object groups, size_t count, bint read):
-    """A step's temperature groups; all but the first say something that a run without temperatures would lose."""
-    cdef Vector taken = words(groups, count, "temperature_groups")
-    cdef const uint32_t* numbers = <const uint32_t*>taken.data
-    cdef size_t place
-    if not read:
-        for place in range(count):
-            if numbers[place] != 0:
-                raise ValueError(f"temperature_groups[{place}] is {numbers[place]}: expected 0, since the run's "
-                                 "objective is MASKED, which has no temperature")
-    return taken
-
-
-cdef Vector take_sides(object sides, size_t count, bint read):
-    """A step's sides. Those of a run that reads none say something that would be lost."""
-    cdef Vector taken = flags(sides, count, LateInteractionSide, "sides")
-    cdef const uint8_t* members = <const uint8_t*>taken.data
-    cdef size_t place
-    if not read:
-        for place in range(count):
-            if members[place] != 0:
-                raise ValueError(f"sides[{place}] is {LateInteractionSide(members[place]).name}: expected NONE, since "
-                                 "the run has neither late interaction nor the ambient scope CROSS_SIDE")
-    return taken
-
-
-cdef bint reads_sides(dict run):
-    """Whether something in the run reads late-interaction sides; what a third party's plugin reads is not known."""
-    cdef dict contrastive = run.get("contrastive", {})
-    return ("late_interaction" in run or bool(run["plugins"])
-            or contrastive.get("ambient_scope") == AmbientScope.CROSS_SIDE)
-
-
-cdef bint reads_relations(dict run):
-    """Whether something in the run reads relations and groups, as `reads_sides`."""
-    return "contrastive" in run or "late_interaction" in run or bool(run["plugins"])
-
-
 cdef bint _all_texts(const uint8_t* modalities, size_t count):
     cdef size_t place
     for place in range(count):
@@ -213,9 +175,10 @@ cdef View _text_bytes(object text, size_t place):
 
 cdef int _take_array(Items items, size_t place, object source, object shapes) except -1:
     cdef int modality = items.c.modalities[place]
+    shape = _shape_of(shapes, modality, place)
     cdef View view = _array(source, place, modality)
     if view.c.ndim == 1 and view.c.itemsize == 1 and view.kind() == c"u":
-        source = decode(modality, place, memoryview(view.source), _shape_of(shapes, modality, place))
+        source = decode(modality, place, memoryview(view.source), shape)
         view = _array(source, place, modality)
     if not view.is_aligned():
         view = View.borrow(np.require(memoryview(view.source), requirements="A"))

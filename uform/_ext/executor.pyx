@@ -105,6 +105,9 @@ cdef class Executor:
         Args:
             devices: virtual devices in this process.
             threads: worker threads in all; 0 takes the size of the process's affinity mask.
+
+        Raises:
+            OSError: the environment variable UFORM_BLAS names no library with a `cblas_sgemm`.
         """
         cdef Executor made = Executor.__new__(Executor)
         cdef int32_t count = as_int32(devices, "devices"), workers = as_int32(threads, "threads")
@@ -112,8 +115,13 @@ cdef class Executor:
         cdef const char* blas_path = NULL
         if blas is not None:
             blas_path = blas
-        with nogil:
-            check(uform_executor_init_ram(count, workers, blas_path, &made.handle))
+        try:
+            with nogil:
+                check(uform_executor_init_ram(count, workers, blas_path, &made.handle))
+        except OSError as error:
+            named = "UFORM_BLAS" if os.environ.get("UFORM_BLAS") else "scipy-openblas32"
+            reason = str(error).removeprefix(f"blas_path: {found}: ").removeprefix(f"{found}: ")
+            raise OSError(f"{named} is {found}: {reason}") from None
         return made
 
     def __reduce__(self):

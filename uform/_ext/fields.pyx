@@ -128,7 +128,7 @@ cdef str as_str(object value, str field):
 cdef bytes as_path(object value, str field):
     """A path as the filesystem spells it."""
     try:
-        path = os.fsencode(value)
+        path = bytes(os.fsencode(value))  # of a subclass, too
     except UnicodeEncodeError as error:
         raise ValueError(f"{field} is {shown(value)}: the filesystem spells no such path: {error.reason}") from None
     except Exception as error:
@@ -158,7 +158,7 @@ cdef tuple as_sequence(object source, str field, str expected, Py_ssize_t most=P
         if count <= most:
             return tuple(source)
     except MemoryError:
-        raise
+        raise MemoryError(f"{field} is of type {name}: there is no memory for its entries") from None
     except Exception as error:
         raise TypeError(f"{field} is of type {name}, which gives no entries: {error}; expected {expected}") from error
     raise ValueError(f"{field} has {count} entries: at most {most} are taken")

@@ -90,7 +90,8 @@ def contrastive(
         executor: where to compute.
         embeddings: float32 `[items, width]`; on GPUs also bfloat16.
         relations: which items attract, repel or ignore which.
-        contrastive: the form; `max_edges_per_device` 0 is no limit here.
+        contrastive: the form; `max_edges_per_device` 0 is no limit here. What its other fields leave without a meaning,
+            as a bias outside SIGMOID, is not read.
         modalities: one an item, for the CROSS_MODAL scope.
         sides: one an item, for the CROSS_SIDE scope.
         temperature_groups: one an item.

@@ -16,6 +16,10 @@ from collections.abc import Mapping
 from uform._ext.enums import Objective
 
 
+cdef enum:
+    LONGEST_NAME = 64
+
+
 cdef class TrainerOptions:
 
     def __cinit__(self):
@@ -108,6 +112,8 @@ cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, obj
         spelled = name.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"plugins has the key {shown(name)}: no text, {error.reason}") from None
+    if len(spelled) > LONGEST_NAME:
+        raise ValueError(f"plugins has the key {shown(name)}: a plugin's name has at most {LONGEST_NAME} letters")
     options.keepers.append(spelled)
     option.name = spelled
     load_plugin(name)

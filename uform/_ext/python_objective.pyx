@@ -69,7 +69,11 @@ cdef class Run:
 
 
 cdef object register_python_objective(object made):
-    """Checks a class and registers it; once more is no matter, another of the name is refused."""
+    """Checks a class and registers it; once more is no matter, another of the name is refused.
+
+    A class that was defined anew, as in a notebook's cell, takes the place of the one before: runs that have begun keep
+    that one's objects.
+    """
     cdef Registration registration = Registration.__new__(Registration)
     name = getattr(made, "name", None)
     if not isinstance(name, str):
@@ -84,10 +88,32 @@ cdef object register_python_objective(object made):
     registration.spelled = _spelled(name, f"{made.__name__} has the name")
     registration.keepers = [made, registration.spelled]
     _take_fields(registration, getattr(made, "fields", {}))
+    if known is not None and _is_defined_anew(made, (<Registration>known).made):
+        _replace(known, registration)
+        return made
     _fill_plugin(registration)
     check(<api_status_t><int>uform_objective_register(&registration.plugin))
     _registered[name] = registration
     return made
+
+
+cdef bint _is_defined_anew(object made, object before):
+    return (made.__module__, made.__qualname__) == (before.__module__, before.__qualname__)
+
+
+cdef int _replace(Registration known, Registration by) except -1:
+    """The plugin stays where it lies, as runs refer to it; so what its structure says must stay as well."""
+    cdef size_t place
+    cdef bint same = known.names == by.names
+    for place in range(len(known.names) if same else 0):
+        same = same and known.fields[place].type == by.fields[place].type
+    if not same:
+        raise ValueError(f"plugin {known.name}: its class had the fields {shown(known.names)} when it was registered, "
+                         f"and now has {shown(by.names)}: runs may refer to those, so take another name, or another "
+                         "process")
+    known.made = by.made
+    known.defaults = by.defaults
+    return 0
 
 
 cdef int _take_fields(Registration registration, object given) except -1:

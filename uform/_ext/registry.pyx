@@ -46,7 +46,8 @@ def register(plugin):
     Args:
         plugin: a class with a `name` and a method `forward_backward(batch)`, which answers the loss and writes its
             gradient into `batch.bags_gradient`; or a PyCapsule that points at a `uform_objective_plugin_t` or a
-            `uform_modality_plugin_t` and is named so. The same one once more is no matter.
+            `uform_modality_plugin_t` and is named so. The same one once more is no matter; a class defined anew, of the
+            same module, qualified name and fields, takes the place of the one before.
 
     Raises:
         TypeError: it is no plugin.
@@ -87,7 +88,7 @@ cdef object foreign_modalities():
 
 
 cdef bint _is_registered(str name):
-    cdef bytes spelled = name.encode()
+    cdef bytes spelled = name.encode("utf-8", "surrogatepass")  # an entry point's may be none that anything has
     return uform_objective_find(spelled) != NULL or uform_modality_find(spelled) != NULL
 
 

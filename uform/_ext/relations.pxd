@@ -16,4 +16,4 @@ cdef class Relations(Fields):
     cdef object fill(self, uform_relations_t* c)
 
 
-cdef object take_relations(object relations, uform_relations_t* c, bint read)
+cdef object take_relations(object relations, uform_relations_t* c)

@@ -183,7 +183,7 @@ cdef object encoded(object text, str field):
         view = dense_bytes(text, field)
         return PyBytes_FromStringAndSize(<const char*>view.c.buf, view.c.len)
     try:
-        return text.encode()
+        return str.encode(text)  # a subclass may encode to anything
     except UnicodeEncodeError as error:
         raise ValueError(f"{field} is no text: {error}") from None
 

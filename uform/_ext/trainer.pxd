@@ -14,8 +14,6 @@ cdef class Trainer(Receiver):
     cdef dict shapes
     cdef dict parameters
     cdef size_t hidden
-    cdef bint reads_sides
-    cdef bint reads_relations
     cdef bint makes_choices
     cdef int begun  # steps that were put on their way, and whose outcomes have not been fetched
     cdef int check_made(self) except -1

@@ -31,7 +31,7 @@ from uform._ext.c_api cimport (
     uform_status_t,
 )
 from uform._ext.choices cimport ChoiceTexts, parse_choices
-from uform._ext.contents cimport Items, parse_items, reads_relations, reads_sides, take_groups, take_sides
+from uform._ext.contents cimport Items, flags, parse_items, words
 from uform._ext.deferred cimport Receiver
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_enum, as_path, as_str, shown
@@ -50,7 +50,7 @@ import os
 import numpy as np
 
 from uform._ext.deferred import DeferredOn, On
-from uform._ext.enums import Objective, Scalar, with_members
+from uform._ext.enums import LateInteractionSide, Objective, Scalar, with_members
 
 _LOG = logging.getLogger("uform")
 # Fewer than the outcomes that the core keeps, of which a blocking step takes one.
@@ -115,8 +115,9 @@ cdef class Trainer(Receiver):
             hidden: columns of its states, a multiple of 64; 0 derives 512.
             batch: what one device's step carries at most.
             objective: which losses a step relaxes.
-            masking: of the masked objective.
-            contrastive: of the contrastive objective.
+            masking: of the masked objective. A field other than 0 that nothing in the run reads is refused, of this
+                structure and of those that follow; one of zeros says nothing, and is taken.
+            contrastive: of the contrastive objective; late interaction reads its negatives and their bounds, too.
             late_interaction: None leaves late interaction out.
             choices: None leaves choices out, unless the batch has room for them.
             schedule: of the learning rate.
@@ -128,8 +129,8 @@ cdef class Trainer(Receiver):
                 values, a buffer that holds its configuration structure, or None.
 
         Raises:
-            ValueError: a field is out of its range, differs from the checkpoint's, or the executor is on RAM; or the
-                checkpoint holds a value that no run has.
+            ValueError: a field is out of its range, read by nothing in the run, or other than the checkpoint's; the
+                executor is on RAM; or the checkpoint holds a value that no run has.
             OSError: the checkpoint cannot be read, is damaged, or is none.
             MemoryError: the run does not fit.
         """
@@ -298,15 +299,15 @@ cdef class Trainer(Receiver):
             modalities: one a content.
             contents: texts, arrays or encoded files; or texts alone as a tape.
             bags: a word a content; equal words share one embedding. None bags each by itself.
-            temperature_groups: one a content, of the contrastive objective; a bag takes its first item's.
+            temperature_groups: one a content, of the contrastive objective; a bag takes its first item's. A run without
+                that objective refuses all but 0.
             sides: one a content, of late interaction and of the ambient scope CROSS_SIDE; a run without either refuses
                 all but NONE.
             choices: texts offered to every text, or a list of its own for each content, empty where it is no text. They
                 are encoded behind the text, which is cut where its row has no room for both; a choice is never cut.
             choice_targets: how likely each choice should be: one row a content, which sums to 1; an item whose row is
                 empty, or all zeros, makes no choice. What `Model.text_choose` answers will do as it is.
-            relations: which items attract, repel or ignore which; a run that reads none refuses edges, and
-                temperature groups but 0.
+            relations: which items attract, repel or ignore which; a run that reads none refuses edges.
             arena: where to answer the embeddings that the loss scored: in RAM, or on one of the executor's GPUs.
             outputs_scalar: their element type, read with an arena.
             stats: overwritten with what the step reports.
@@ -524,8 +525,6 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     made.hidden = description["hidden"]
     made.shapes = description["batch"]
     made.parameters = {entry["name"]: tuple(entry["shape"]) for entry in description["parameters"]}
-    made.reads_sides = reads_sides(description)
-    made.reads_relations = reads_relations(description)
     made.makes_choices = "choices" in description
     _LOG.info("a run of %d parameters and %d bytes a device on %r, %s", description["parameter_count"],
               description["planned_bytes_per_device"]["total"], devices,
@@ -571,15 +570,15 @@ cdef class StepCall:
         items = parse_items(modalities, contents, bags, trainer.shapes)
         self.c.items = items.c
         if temperature_groups is not None:
-            groups = take_groups(temperature_groups, items.c.count, trainer.reads_relations)
+            groups = words(temperature_groups, items.c.count, "temperature_groups")
             self.c.temperature_groups = <const uint32_t*>groups.data
         if sides is not None:
-            taken = take_sides(sides, items.c.count, trainer.reads_sides)
+            taken = flags(sides, items.c.count, LateInteractionSide, "sides")
             self.c.sides = <const uint8_t*>taken.data
         self.choices = _choices_of(trainer, choices, choice_targets, items.c.count)
         if self.choices is not None:
             self.c.choices = &self.choices.c
-        edges = take_relations(relations, &self.c.relations, trainer.reads_relations)
+        edges = take_relations(relations, &self.c.relations)
         self.keepers = groups, taken, edges
         if place is not None:
             self.rows = make_rows(place, &items.c, trainer.hidden, scalar, &self.c.output)

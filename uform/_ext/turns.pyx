@@ -111,7 +111,8 @@ cdef class Devices(Line):
         """Waits until nobody has the devices; refused from within a call that has them, which would never end."""
         cdef Turn turn = Turn.__new__(Turn)
         if self.runs_here():
-            raise RuntimeError("the executor is in a call: a progress callback cannot make another one on it")
+            raise RuntimeError("the executor is in a call of this thread: what that calls, progress or a plugin, "
+                               "cannot make another one on it")
         turn.line = self
         self.join(turn)
         if self.waits_for(turn, PyThread_get_thread_ident()):

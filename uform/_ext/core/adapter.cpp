@@ -160,6 +160,92 @@ std::vector<selection> follow(json const& saved, char const* kind, std::vector<s
     return chosen;
 }
 
+/** Refuses the first field given of a page's structure that `is_read` says nothing in the run reads. */
+template <typename is_read_at>
+void refuse_unread(char const* structure, char const* plugin, void const* config, std::string const& why,
+                   is_read_at&& is_read) {
+    uform_objective_plugin_t const& known = *find_objective(plugin);
+    for (uform_field_t const& field : std::span(known.fields, known.fields_count))
+        if (!field_is_zero(field, config) && !is_read(std::string_view(field.name)))
+            fail(uform_status_invalid_argument_k, structure, ".", field.name, " is ", shown_field(field, config),
+                 ": nothing reads it, since ", why);
+}
+
+bool is_chosen(std::vector<selection> const& chosen, std::string_view name) {
+    return std::any_of(chosen.begin(), chosen.end(), [&](selection const& one) { return one.name == name; });
+}
+
+/** What a shape says of a modality that it leaves out. */
+void refuse_unread_shape(char const* field, int32_t value, char const* enabling, int32_t enabled) {
+    if (value && !enabled)
+        fail(uform_status_invalid_argument_k, "BatchShape.", field, " is ", value, ": nothing reads it, since its ",
+             enabling, " is 0");
+}
+
+void refuse_unread_shapes(uform_batch_shape_t const& batch) {
+    refuse_unread_shape("image.channels", batch.image.channels, "patch_side", batch.image.patch_side);
+    refuse_unread_shape("video.tube_frames", batch.video.tube_frames, "patch_side", batch.video.patch_side);
+    refuse_unread_shape("video.frame_stride", batch.video.frame_stride, "patch_side", batch.video.patch_side);
+    refuse_unread_shape("video.channels", batch.video.channels, "patch_side", batch.video.patch_side);
+    refuse_unread_shape("audio.sample_rate", batch.audio.sample_rate, "chunk_samples", batch.audio.chunk_samples);
+}
+
+void refuse_unread_masking(settings const& made, uform_masking_t const& masking, std::string const& objective) {
+    auto const nothing = [](std::string_view) { return false; };
+    if (!is_chosen(made.objectives, masked_k))
+        refuse_unread("Masking", masked_k, &masking, objective, nothing);
+    for (std::string const name : modality_names_k)
+        if (!is_chosen(made.modalities, name))
+            refuse_unread("Masking", masked_k, &masking, "the run's batch shape leaves " + name + " out",
+                          [&](std::string_view field) { return !field.starts_with(name + "_"); });
+}
+
+/** Whether the pairs of this run that nothing names push each other apart. */
+bool has_ambient_negatives(uform_contrastive_t const& contrastive, json const* saved) {
+    if (contrastive.negatives || !saved)
+        return contrastive.negatives == uform_negatives_ambient_k;
+    for (char const* name : {contrastive_k, late_interaction_k})
+        if (json const* const section = saved->at("objectives").find(name))
+            return section->at("negatives").as_int64("negatives") == uform_negatives_ambient_k;
+    return true;
+}
+
+void refuse_unread_bias(char const* structure, double bias, int32_t form) {
+    if (bias && (form == uform_pair_loss_form_balanced_k || form == uform_pair_loss_form_ranked_k))
+        fail(uform_status_invalid_argument_k, structure, ".bias is ", bias, ": nothing reads it, since pair_loss is ",
+             pair_loss_names_k[form]);
+}
+
+void refuse_unread_contrastive(settings const& made, uform_contrastive_t const& contrastive, json const* saved,
+                               std::string const& objective) {
+    bool const late = is_chosen(made.objectives, late_interaction_k);
+    if (!is_chosen(made.objectives, contrastive_k))
+        refuse_unread("Contrastive", contrastive_k, &contrastive,
+                      objective + (late ? ", of which late interaction reads other fields" : ""),
+                      [&](std::string_view field) {
+                          return late && std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), field) !=
+                                             std::end(of_contrastive_k);
+                      });
+    if (!has_ambient_negatives(contrastive, saved))
+        refuse_unread("Contrastive", contrastive_k, &contrastive, "negatives is NAMED",
+                      [](std::string_view field) { return !field.starts_with("ambient_"); });
+    refuse_unread_bias("Contrastive", contrastive.bias, contrastive.pair_loss);
+}
+
+/** Refuses what was given to this call and would be lost: a field that is not zero and that nothing in the run reads.
+ */
+void refuse_unread(settings const& made, uform_trainer_options_t const& options, json const* saved) {
+    std::string const objective =
+        std::string("the run's objective is ") +
+        objective_name(is_chosen(made.objectives, masked_k), is_chosen(made.objectives, contrastive_k));
+    if (!saved) // else the checkpoint's shapes are compared with it
+        refuse_unread_shapes(options.batch);
+    refuse_unread_masking(made, options.masking, objective);
+    refuse_unread_contrastive(made, options.contrastive, saved, objective);
+    if (options.late_interaction)
+        refuse_unread_bias("LateInteraction", options.late_interaction->bias, options.late_interaction->pair_loss);
+}
+
 void check_enumeration(char const* name, int32_t value, int32_t count) {
     if (value < 0 || value >= count)
         fail(uform_status_invalid_argument_k, name, ": between 0 and ", count - 1, ", not ", value);
@@ -207,10 +293,29 @@ settings settings_of(uform_trainer_options_t const& options, json const* saved) 
         made.modalities = follow(*saved, "modalities", std::move(made.modalities));
         made.objectives = follow(*saved, "objectives", std::move(made.objectives));
     }
+    refuse_unread(made, options, saved);
     return made;
 }
 
+step_reads reads_of(std::span<objective_instance const> objectives) {
+    step_reads reads;
+    for (objective_instance const& one : objectives) {
+        bool const foreign = !is_own(one.name), late = one.name == late_interaction_k;
+        reads.groups |= foreign || one.name == contrastive_k;
+        reads.relations |= foreign || late || one.name == contrastive_k;
+        reads.sides |= foreign || late;
+        if (one.name == contrastive_k) {
+            uform_contrastive_t config;
+            std::memcpy(&config, one.config.data(), sizeof(config));
+            reads.sides |= config.ambient_scope == uform_ambient_scope_cross_side_k;
+        }
+    }
+    return reads;
+}
+
 std::string shown_field(uform_field_t const& field, void const* config) {
+    if (!field_is_finite(field, config)) // which JSON does not spell
+        return "not finite";
     json const value = field_value(field, config);
     std::span<char const* const> const members = members_of(field.name);
     if (members.empty() || field.type != uform_field_type_int32_k)

@@ -8,11 +8,15 @@
 #include "core/json.h"
 #include "core/plugins.h"
 #include "core/settings.h"
+#include "core/unread.h"
 
 namespace uform {
 
 /** The run that the options ask for; `saved` is the checked configuration of the run that goes on, or null. */
 settings settings_of(uform_trainer_options_t const& options, json const* saved);
+
+/** What these read of a step; of a third party's objective it is not known, so that it reads all. */
+step_reads reads_of(std::span<objective_instance const> objectives);
 
 /** A field's value as messages show it: that of an enumeration of the page by its name. */
 std::string shown_field(uform_field_t const& field, void const* config);

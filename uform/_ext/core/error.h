@@ -1,6 +1,7 @@
 /** Failure inside the core: one exception, and the guard that turns it into a status at the C edge. */
 #pragma once
 
+#include <cmath>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -28,10 +29,15 @@ struct error : std::exception {
     }
 };
 
+/** A part of a message; no number has no sign, whatever its bits say. */
+template <typename part_at> part_at const& shown(part_at const& part) { return part; }
+inline double shown(double part) { return std::isnan(part) ? std::fabs(part) : part; }
+inline float shown(float part) { return std::isnan(part) ? std::fabs(part) : part; }
+
 /** Throws an `error` whose message is the parts end to end. */
 template <typename... parts_at> [[noreturn]] void fail(uform_status_t status, parts_at const&... parts) {
     std::ostringstream text;
-    (text << ... << parts);
+    (text << ... << shown(parts));
     throw error(status, std::move(text).str());
 }
 

@@ -1,5 +1,6 @@
 #include "core/fields.h"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -159,6 +160,10 @@ bool field_is_zero(uform_field_t const& field, void const* config) {
     default:
         fail_unknown_type(field);
     }
+}
+
+bool field_is_finite(uform_field_t const& field, void const* config) {
+    return field.type != uform_field_type_double_k || std::isfinite(load<double>(config, field.offset));
 }
 
 bool fields_equal(uform_field_t const& field, void const* left, void const* right) {

@@ -30,6 +30,7 @@ std::string field_path(std::string_view path, std::string_view name);
 /* One field of a structure. A list is zero where it is empty. */
 json field_value(uform_field_t const& field, void const* config);
 bool field_is_zero(uform_field_t const& field, void const* config);
+bool field_is_finite(uform_field_t const& field, void const* config);
 bool fields_equal(uform_field_t const& field, void const* left, void const* right);
 void copy_field(uform_field_t const& field, void* config, void const* from);
 void clear_field(uform_field_t const& field, void* config);

@@ -260,10 +260,17 @@ void model::reserve(uform_items_t const& items, uform_choice_texts_t const* choi
     uint64_t const rows = (*largest + run.row_columns - 1) / run.row_columns;
     uint64_t const most_rows = static_cast<uint64_t>(saved_->derived.batch.max_rows_per_device);
     if (rows > most_rows)
-        fail(uform_status_invalid_argument_k, "bags: bag ", largest - bag_columns_.begin(), " holds ", *largest,
-             " columns, over the ", most_rows * run.row_columns, " that one device of its training held");
+        refuse_bag(items, static_cast<size_t>(largest - bag_columns_.begin()), most_rows * run.row_columns);
     build(static_cast<uint32_t>(rows));
     engine_->planner->measure_all(items, choices); // it is another one
+}
+
+/** By the word and the first item of the caller: its number among the bags is ours. */
+void model::refuse_bag(uform_items_t const& items, size_t bag, uint64_t most) const {
+    uint32_t const first = members_[offsets_[bag]], count = offsets_[bag + 1] - offsets_[bag];
+    fail(uform_status_invalid_argument_k, "bags[", first, "] is ", items.bags ? items.bags[first] : first, ": the ",
+         count, " items of that bag hold ", bag_columns_[bag], " columns, over the ", most,
+         " that one device of its training held");
 }
 
 /** Takes whole bags from `first_bag` on while every one surely finds a device; answers how many. */

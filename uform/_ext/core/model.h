@@ -56,6 +56,7 @@ private:
     void load(engine& made);
     /** Makes room for the largest bag; a bag over what the run trained with is refused. */
     void reserve(uform_items_t const& items, uform_choice_texts_t const* choices);
+    [[noreturn]] void refuse_bag(uform_items_t const& items, size_t bag, uint64_t most) const;
     void group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices);
     size_t choose_bags(size_t first_bag);
     void run_pass(uform_items_t const& items, uform_choice_texts_t const* choices);

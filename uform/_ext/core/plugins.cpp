@@ -80,7 +80,7 @@ void check_name(std::string_view name) {
 /** Objectives and modalities share their names: those of parameters, terms and configurations begin with them. */
 void check_free(char const* name, bool taken) {
     if (taken)
-        fail(uform_status_invalid_argument_k, "plugin ", name, ": the name is taken");
+        fail(uform_status_invalid_argument_k, "plugin ", name, ": the name is taken by another plugin of this process");
 }
 
 template <typename plugin_at> void check_abi(plugin_at const* plugin) {

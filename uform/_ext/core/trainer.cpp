@@ -8,6 +8,7 @@
 #include "core/choices.h"
 #include "core/process.h"
 #include "core/relations.h"
+#include "core/unread.h"
 
 namespace uform {
 
@@ -192,6 +193,7 @@ void trainer::check_step(uform_step_t const& step) {
         fail(uform_status_invalid_argument_k, "contents: a step needs at least one item in the world, none came");
     relations_.take(step.relations, count, edges_limit(), whole_->run.devices);
     check_sides(step.sides, count);
+    refuse_unread(step, relations_.sets(), reads_of(whole_->objectives));
     if (step.choices && whole_->run.choices_capacity == 0)
         fail(uform_status_invalid_argument_k,
              "choices: the run has no room for them; give BatchShape.max_choices_per_item");

@@ -216,6 +216,7 @@ typedef struct uform_plugin_option_t {
     size_t config_bytes;
 } uform_plugin_option_t;
 
+/** A field of the structures that is not zero and that nothing in the run would read is refused by its name. */
 typedef struct uform_trainer_options_t {
     char const* resume; /* a path as the filesystem spells it, or null */
     int32_t depth;
