@@ -21,6 +21,11 @@ def in_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_environment(tmp_path_factory.mktemp("cosent_python"), "cosent_python")
 
 
+@pytest.fixture(scope="module")
+def tabular(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_environment(tmp_path_factory.mktemp("tabular"), "tabular")
+
+
 def run_both(python: Path, folder: Path, script: str, *arguments: str) -> list[dict[str, Any]]:
     checkpoint = str(folder / "run.safetensors")
     return [run_script(python, script, *arguments, checkpoint, kind) for kind in ("vram", "ram")]
@@ -50,9 +55,19 @@ def test_graph_is_split_at_a_python_objective(gpu: uform.Executor, in_python: Pa
     assert on_gpu["graphs"] == 3  # before it, after it, and the update
 
 
-def test_modality(gpu: uform.Executor, tmp_path: Path) -> None:
-    python = make_environment(tmp_path, "tabular")
-    on_gpu, on_ram = run_both(python, tmp_path, "tabled.py")
+def test_modality(gpu: uform.Executor, tabular: Path, tmp_path: Path) -> None:
+    on_gpu, on_ram = run_both(tabular, tmp_path, "tabled.py")
     assert on_gpu["losses"][0] == pytest.approx(on_ram["losses"][0], rel=1e-2)
     assert on_gpu["found"] > 0.9
     assert on_gpu["again"] == on_gpu["losses"][len(on_gpu["losses"]) // 2 :]
+
+
+def test_a_modality_is_masked(gpu: uform.Executor, tabular: Path, tmp_path: Path) -> None:
+    on_gpu, on_ram = run_both(tabular, tmp_path, "covered_tables.py")
+    for run in ("one", "three devices", "heavier", "weightless", "uncovered", "joint"):
+        for name, value in on_ram[run].items():
+            bound = 5e-2 if name in ("head", "weight") else 1e-2
+            assert on_gpu[run][name] == pytest.approx(value, rel=bound, abs=1e-6), (run, name)
+    assert on_gpu["losses"][-1] < 0.2
+    assert on_gpu["again"] == on_gpu["losses"][len(on_gpu["losses"]) // 2 :]
+    assert on_gpu["embedded"]
