@@ -30,7 +30,7 @@ uform_trainer_options_t options_of(uform_plugin_option_t const& option) {
     return options;
 }
 
-trainer_ptr make_trainer(executor_ptr const& executor, uform_trainer_options_t const& options) {
+trainer_ptr make_vram_trainer(executor_ptr const& executor, uform_trainer_options_t const& options) {
     uform_trainer_t* made = nullptr;
     require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
     return trainer_ptr(made);
@@ -100,8 +100,8 @@ void test_failures_of_a_captured_one() {
                                "plugin captured: its function forward_backward threw: it is tired"};
     for (failing_call = 1; failing_call != 3; ++failing_call) {
         calls = 0;
-        trainer_ptr const plain = make_trainer(executor, plain_options);
-        trainer_ptr const trainer = make_trainer(executor, options_of(option));
+        trainer_ptr const plain = make_vram_trainer(executor, plain_options);
+        trainer_ptr const trainer = make_vram_trainer(executor, options_of(option));
         for (int before = 1; before != failing_call; ++before)
             check("the loss before",
                   native_test::run_step(trainer, call).loss == native_test::run_step(plain, call).loss);
@@ -125,7 +125,7 @@ int main() {
     current = fault::none;
     uform_plugin_option_t const option{"faulty", nullptr, 0};
     executor_ptr const executor = make_executor();
-    test_failures_in_a_step(make_trainer(executor, options_of(option)));
+    test_failures_in_a_step(make_vram_trainer(executor, options_of(option)));
     test_failures_of_a_captured_one();
     return native_test::report();
 }
