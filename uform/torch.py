@@ -44,7 +44,8 @@ def contrastive(
     Args:
         executor: where to compute: of the tensor's GPU, or of RAM.
         embeddings: float32, on a GPU also bfloat16.
-        inverse_temperature: a learned scalar in the place of the configuration's; one temperature group.
+        inverse_temperature: a learned scalar in the place of the configuration's, between 1 and 100, for SIGMOID 1000;
+            one temperature group. It may lie on another device.
         bias: a learned scalar in the place of the configuration's, for SIGMOID; one temperature group.
         contrastive: the rest of the configuration.
         given: `relations`, `modalities`, `sides`, `temperature_groups`, as for `uform.losses.contrastive`.
@@ -52,6 +53,7 @@ def contrastive(
     Raises:
         ValueError, TypeError: as `uform.losses.contrastive` does, and where a learned scalar meets several groups.
     """
+    _check_tensor(embeddings, "embeddings")
     own = _learned(contrastive or Contrastive(), inverse_temperature, bias)
 
     def compute(values: Any) -> _Answer:
@@ -78,7 +80,7 @@ def late_interaction(
         executor: where to compute: of the tensor's GPU, or of RAM.
         tokens: float32, on a GPU also bfloat16.
         offsets: where each item's tokens begin, and the end, on the host.
-        inverse_temperature: a learned scalar in the place of the configuration's.
+        inverse_temperature: a learned scalar in the place of the configuration's, bounded likewise.
         bias: a learned scalar in the place of the configuration's, for SIGMOID.
         late_interaction: the rest of the configuration.
         given: `sides`, `relations`, `contrastive`, `modalities`, as for `uform.losses.late_interaction`.
@@ -86,6 +88,7 @@ def late_interaction(
     Raises:
         ValueError, TypeError: as `uform.losses.late_interaction` does.
     """
+    _check_tensor(tokens, "tokens")
     own = _learned(late_interaction or LateInteraction(), inverse_temperature, bias)
 
     def compute(values: Any) -> _Answer:
@@ -101,6 +104,8 @@ def masked_bytes(executor: Executor, logits: Tensor, targets: Tensor, /) -> Tens
     Raises:
         ValueError, TypeError: as `uform.losses.masked_bytes` does.
     """
+    _check_tensor(logits, "logits")
+    _check_tensor(targets, "targets")
     own = _readable(targets)
 
     def compute(values: Any) -> _Answer:
@@ -116,6 +121,7 @@ def _learned(options: Any, inverse_temperature: Tensor | None, bias: Tensor | No
     for name, learned in (("inverse_temperature", inverse_temperature), ("bias", bias)):
         if learned is None:
             continue
+        _check_tensor(learned, name)
         if learned.numel() != 1:
             raise ValueError(f"{name} has the shape {tuple(learned.shape)}: expected one number")
         if getattr(options, "temperature_groups", 0) > 1:
@@ -127,11 +133,18 @@ def _learned(options: Any, inverse_temperature: Tensor | None, bias: Tensor | No
     return type(options)(**{name: fields.get(name, getattr(options, name)) for name in names})
 
 
+def _check_tensor(given: Any, name: str) -> None:
+    import torch
+
+    if not isinstance(given, torch.Tensor):
+        raise TypeError(f"{name} is of type {type(given).__name__}: expected a torch.Tensor")
+
+
 def _answer(found: Any, inverse_temperature: Tensor | None, bias: Tensor | None) -> _Answer:
     """A pair loss with the gradients that its tensors ask for: by the scale itself, not by its logarithm."""
     gradients = [found.gradient]
     if inverse_temperature is not None:
-        gradients.append(_tensor(found.log_inverse_temperature_gradient)[0] / inverse_temperature.detach())
+        gradients.append(_tensor(found.log_inverse_temperature_gradient)[0] / inverse_temperature.item())
     if bias is not None:
         gradients.append(_tensor(found.bias_gradient)[0])
     return _Answer(found.loss, tuple(gradients))
@@ -139,8 +152,10 @@ def _answer(found: Any, inverse_temperature: Tensor | None, bias: Tensor | None)
 
 def _readable(tensor: Tensor) -> Any:
     """What the losses take: the tensor itself on a GPU, its memory as an array in RAM."""
+    import torch
+
     own = tensor.detach()
-    return own if own.is_cuda else own.contiguous().numpy()
+    return own if own.is_cuda or own.dtype == torch.bfloat16 else own.contiguous().numpy()  # NumPy has no bfloat16
 
 
 def _tensor(values: Any) -> Tensor:
@@ -157,14 +172,18 @@ def _apply(compute: Callable[[Any], _Answer], values: Tensor, *learned: Tensor |
         def forward(context: Any, *tensors: Tensor) -> Tensor:
             answer = compute(_readable(tensors[0]))
             context.save_for_backward(*map(_tensor, answer.gradients))
-            context.shapes = [tensor.shape for tensor in tensors]
+            context.like = [(tensor.shape, tensor.device, tensor.dtype) for tensor in tensors]
             return tensors[0].new_tensor(answer.loss, dtype=torch.float32)
 
         @staticmethod
         @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
         def backward(context: Any, upstream: Tensor) -> tuple[Tensor, ...]:
             scaled: Sequence[Tensor] = [upstream * gradient for gradient in context.saved_tensors]
-            return tuple(one.reshape(shape) for one, shape in zip(scaled, context.shapes, strict=True))
+            # A learned scalar may lie elsewhere than the vectors, and be of another type.
+            return tuple(
+                one.reshape(shape).to(device, dtype)
+                for one, (shape, device, dtype) in zip(scaled, context.like, strict=True)
+            )
 
     loss: Tensor = Loss.apply(values, *(one for one in learned if one is not None))
     return loss

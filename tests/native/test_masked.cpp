@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <random>
@@ -53,6 +54,14 @@ uform_declare_t declare_of(uform_host_t& host) {
         *handle = static_cast<uint32_t>(to->terms.size());
         to->terms[name] = weight;
         return uform_status_success_k;
+    };
+    declare.coverings = [](uform_host_t*, uform_covering_t const** all) {
+        static uform_covering_t const known[] = {{"text", 0, uform_cover_kind_bytes_k, 0, 0},
+                                                 {"image", 1, uform_cover_kind_places_k, 0, 0},
+                                                 {"video", 2, uform_cover_kind_tubes_k, 0, 0},
+                                                 {"audio", 3, uform_cover_kind_spans_k, 0, 0}};
+        *all = known;
+        return uint32_t(std::size(known));
     };
     declare.staging = [](uform_host_t* to, size_t bytes, size_t* offset) {
         *offset = to->staging;
@@ -198,7 +207,6 @@ struct run_of {
             auto const drawn = uform::philox_block(5, of->call, purpose, static_cast<uint32_t>(item), column);
             std::copy(drawn.begin(), drawn.end(), words);
         };
-        plan.cover_kind = [](uform_host_t*, uint32_t modality) { return modality + 1; };
         plan.cover = [](uform_host_t* of, size_t item, uint32_t const* places, uint8_t const* actions,
                         uint8_t const* random_bytes, uint32_t count) {
             CHECK(count > 0 && of->covered.count(item) == 0);

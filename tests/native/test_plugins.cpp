@@ -8,184 +8,16 @@
 #include <uform/plugin.h>
 
 #include "check.h"
+#include "faulty_plugin.h"
 #include "problem.h"
 
 using namespace native_test;
 
 namespace {
 
-enum class fault {
-    none,
-    derive_throws,
-    create_throws,
-    create_names_foreign_term,
-    endless_staging,
-    endless_workspace,
-    large_workspace,
-    large_parameter,
-    plan_throws,
-    plan_says_nothing,
-    plan_says_why,
-    throws,
-    throws_no_exception,
-    unknown_status,
-    says_why,
-    loss,
-    bags_gradient,
-    states_gradient,
-    parameter_gradient,
-    states,
-};
-
-fault current;
-uint32_t term_handle, parameter_handle;
-constexpr float nan_k = std::numeric_limits<float>::quiet_NaN();
-
-uform_status_t derive(void*, uform_run_t const*, uform_declare_t const* declare) {
-    CHECK(std::string_view(declare->plugin) == "faulty");
-    if (current == fault::derive_throws)
-        throw std::runtime_error("derive broke");
-    return uform_status_success_k;
-}
-
-uform_status_t create(void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
-    *self = nullptr;
-    if (current == fault::create_throws)
-        throw std::runtime_error("create broke");
-    uform_parameter_request_t request{};
-    request.name = "level";
-    request.rows = current == fault::large_parameter ? UINT32_MAX : 1;
-    request.columns = current == fault::large_parameter ? UINT32_MAX / 1024 : 0;
-    request.kind = uform_parameter_kind_plain_k;
-    size_t bytes = 1, offset = 0;
-    if (current == fault::large_workspace)
-        bytes = size_t(1) << 50;
-    if (current == fault::endless_workspace)
-        bytes = std::numeric_limits<size_t>::max();
-    uform_status_t status = declare->parameter(declare->host, &request, &parameter_handle);
-    if (!status)
-        status =
-            declare->term(declare->host, current == fault::create_names_foreign_term ? "contrastive_loss" : "faulty", 1,
-                          &term_handle);
-    if (!status)
-        status = declare->workspace(declare->host, bytes, &offset);
-    if (!status && current == fault::endless_staging)
-        status = declare->column_staging(declare->host, uform_staging_unit_whole_k,
-                                         std::numeric_limits<size_t>::max() / 2, &offset);
-    return status;
-}
-
-uform_status_t plan(void*, uform_plan_t const* plan, uint32_t stage) {
-    if (stage == 0)
-        return uform_status_success_k;
-    if (current == fault::plan_throws)
-        throw std::runtime_error("plan broke");
-    if (current == fault::plan_says_nothing)
-        return uform_status_invalid_argument_k;
-    if (current == fault::plan_says_why)
-        return plan->fail(plan->host, uform_status_invalid_type_k, "these items will not do");
-    return uform_status_success_k;
-}
-
-uform_status_t forward_backward(void*, uform_pass_t const* pass) {
-    size_t const columns = size_t(pass->columns.active) * pass->run->hidden;
-    if (!pass->states_written) // the columns tap asks whoever comes first to write all of it
-        std::fill_n(static_cast<float*>(pass->states_gradient), columns, 0.f);
-    *pass->terms[term_handle] += 1;
-    switch (current) {
-    case fault::throws:
-        throw std::runtime_error("forward_backward broke");
-    case fault::throws_no_exception:
-        throw 3;
-    case fault::unknown_status:
-        return static_cast<uform_status_t>(9);
-    case fault::says_why:
-        return pass->fail(pass->host, uform_status_device_k, "the kernel is not at home");
-    case fault::loss:
-        *pass->terms[term_handle] = nan_k;
-        break;
-    case fault::bags_gradient:
-        pass->bags_gradient[5] = nan_k;
-        break;
-    case fault::states_gradient:
-        static_cast<float*>(pass->states_gradient)[7] = nan_k;
-        break;
-    case fault::parameter_gradient:
-        *pass->gradients[parameter_handle] = -std::numeric_limits<float>::infinity();
-        break;
-    default:
-        break;
-    }
-    return uform_status_success_k;
-}
-
-uform_objective_plugin_t const faulty_plugin = {
-    .abi_version = UFORM_PLUGIN_ABI_VERSION,
-    .bytes = sizeof(uform_objective_plugin_t),
-    .name = "faulty",
-    .taps = uform_tap_bags_k | uform_tap_columns_k,
-    .capturable = 0,
-    .fields = nullptr,
-    .fields_count = 0,
-    .config_bytes = 0,
-    .derive = derive,
-    .create = create,
-    .destroy = [](void*) {},
-    .covered_capacity = [](void*) { return size_t(0); },
-    .plan = plan,
-    .forward_backward = forward_backward,
-    .extra_columns = nullptr,
-    .extra_fill = nullptr,
-    .answer_kind = uform_answer_kind_none_k,
-    .infer = nullptr,
-    .columns_forward = nullptr,
-    .columns_backward = nullptr,
-};
-
-struct expectation {
-    fault made;
-    uform_status_t status;
-    char const* message;
-};
-
-bool refused(uform_status_t status, expectation const& expected) {
-    bool const named = std::string_view(uform_last_error()).find(expected.message) != std::string_view::npos;
-    if (status != expected.status || !named)
-        std::fprintf(stderr, "status %d: %s\n  expected %d: %s\n", status, uform_last_error(), expected.status,
-                     expected.message);
-    return status == expected.status && named;
-}
-
-constexpr expectation at_init_k[] = {
-    {fault::derive_throws, uform_status_internal_k, "plugin faulty: its function derive threw: derive broke"},
-    {fault::create_throws, uform_status_internal_k, "plugin faulty: its function create threw: create broke"},
-    {fault::create_names_foreign_term, uform_status_invalid_argument_k,
-     "plugin faulty: term contrastive_loss: its name"},
-    {fault::endless_staging, uform_status_out_of_memory_k, "plugin faulty: it asked for"},
-    {fault::endless_workspace, uform_status_out_of_memory_k, "plugin faulty: it asked for"},
-    {fault::large_workspace, uform_status_out_of_memory_k, "; plugin faulty asked for 11258999068"},
-    {fault::large_parameter, uform_status_out_of_memory_k, "; plugin faulty asked for "},
-};
-
-constexpr expectation at_step_k[] = {
-    {fault::plan_throws, uform_status_internal_k, "plugin faulty: its function plan threw: plan broke"},
-    {fault::plan_says_nothing, uform_status_invalid_argument_k,
-     "plugin faulty: its function plan failed without a message, with status 1"},
-    {fault::plan_says_why, uform_status_invalid_type_k, "plugin faulty: these items will not do"},
-    {fault::throws, uform_status_internal_k,
-     "plugin faulty: its function forward_backward threw: forward_backward broke"},
-    {fault::throws_no_exception, uform_status_internal_k, "plugin faulty: its function forward_backward threw"},
-    {fault::unknown_status, uform_status_internal_k, "plugin faulty: its function forward_backward failed"},
-    {fault::says_why, uform_status_device_k, "plugin faulty: the kernel is not at home"},
-    {fault::loss, uform_status_not_finite_k, "faulty is "},
-    {fault::bags_gradient, uform_status_not_finite_k, "plugin faulty: its gradient of the embeddings is not finite"},
-    {fault::states_gradient, uform_status_not_finite_k,
-     "plugin faulty: its gradient of the columns' states is not finite"},
-    {fault::parameter_gradient, uform_status_not_finite_k, "plugin faulty: its parameters' gradient is not finite"},
-};
-
-uform_trainer_options_t options_of(uform_plugin_option_t const& option) {
-    auto options = tiny_options(uform_objective_contrastive_k);
+uform_trainer_options_t options_of(uform_plugin_option_t const& option,
+                                   int32_t objective = uform_objective_contrastive_k) {
+    auto options = tiny_options(objective);
     options.plugins = &option;
     options.plugins_count = 1;
     return options;
@@ -274,55 +106,232 @@ void test_numbers_of_modalities() {
                   {fault::none, uform_status_invalid_argument_k, "plugin covering: its function cover is missing"}));
 }
 
-uint16_t marker_axes = 1;
+/** What the modality and the objective below do wrong: the name of the function that throws, or what it measures. */
+std::string_view broken;
 
-/** A modality whose items are their marker alone, which it writes. */
-void test_states_of_a_modality() {
-    constexpr uint8_t number = 20;
-    static uform_modality_plugin_t plugin = modality_of("markers", number);
-    plugin.measure = [](void*, uform_content_t const*, uint32_t, uform_measure_t* measured, char*, size_t) {
-        measured->axes = marker_axes;
+void maybe_throw(char const* function) {
+    if (broken == function)
+        throw std::runtime_error("so it does");
+}
+
+/** A modality whose items are squares of four columns, which it writes; half of them is covered. */
+constexpr uint32_t squares_number_k = 20;
+
+uform_status_t measure_square(void*, uform_content_t const*, uint32_t, uform_measure_t* measured, char*, size_t) {
+    maybe_throw("measure");
+    measured->columns = 4;
+    measured->axes = broken == "no axes" ? 0 : broken == "many axes" ? 4 : 2;
+    measured->extents[0] = broken == "extents" ? 3 : 2;
+    measured->extents[1] = measured->whole[1] = 2;
+    measured->whole[0] = broken == "whole" ? 3 : 2;
+    return uform_status_success_k;
+}
+
+uform_status_t fill_square(void*, uform_fill_t const* fill) {
+    maybe_throw("fill");
+    std::fill_n(fill->codes, fill->measure->columns + 1, uint16_t(UFORM_CODE_VALUES));
+    return uform_status_success_k;
+}
+
+uform_status_t embed_squares(void*, uform_pass_t const* pass) {
+    maybe_throw("embed_forward");
+    float const value = broken == "states" ? std::numeric_limits<float>::quiet_NaN() : 1.f;
+    for (uint32_t place = 0; place != pass->columns.counts[1]; ++place) {
+        uform_segment_t const& segment = pass->columns.segments[place];
+        float* const state = static_cast<float*>(pass->states) + size_t(segment.first) * pass->run->hidden;
+        if (segment.modality == squares_number_k)
+            std::fill_n(state, size_t(segment.columns) * pass->run->hidden, value);
+    }
+    return uform_status_success_k;
+}
+
+uform_status_t reconstruct_squares(void*, uform_pass_t const* pass, uform_reconstruction_t const* covered) {
+    maybe_throw("reconstruct");
+    float* const rows = covered->rows_gradient + size_t(covered->first + *covered->before) * pass->run->hidden;
+    std::fill_n(rows, size_t(*covered->count) * pass->run->hidden, 0.f);
+    *covered->term += *covered->scale * *covered->count;
+    return uform_status_success_k;
+}
+
+uform_modality_plugin_t squares_plugin() {
+    uform_modality_plugin_t made = modality_of("squares", squares_number_k);
+    made.cover_kind = uform_cover_kind_places_k;
+    made.create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
+        *self = &broken;
+        if (broken == "undeclared")
+            return uform_status_success_k;
+        return declare->cover(declare->host, broken == "ratio" ? 1.5 : 0.5, broken == "weight" ? -1 : 3);
+    };
+    made.destroy = [](void*) { maybe_throw("destroy"); };
+    made.measure = measure_square;
+    made.fill = fill_square;
+    made.cover = [](void*, uform_cover_t const*) {
+        maybe_throw("cover");
         return uform_status_success_k;
     };
-    plugin.fill = [](void*, uform_fill_t const* fill) {
-        fill->codes[0] = 0;
+    made.finish = [](void*, uint32_t, uint8_t*, uint32_t columns, uint32_t covered) {
+        maybe_throw("finish");
+        CHECK(columns == 8 && covered == 4);
         return uform_status_success_k;
     };
-    plugin.embed_forward = [](void*, uform_pass_t const* pass) {
-        for (uint32_t place = 0; place != pass->columns.counts[1]; ++place) {
-            uform_segment_t const& segment = pass->columns.segments[place];
-            float* const state = static_cast<float*>(pass->states) + size_t(segment.first) * pass->run->hidden;
-            if (segment.modality == number)
-                std::fill_n(state, pass->run->hidden, current == fault::states ? nan_k : 1.f);
-        }
+    made.embed_forward = embed_squares;
+    made.embed_backward = [](void*, uform_pass_t const*) {
+        maybe_throw("embed_backward");
         return uform_status_success_k;
     };
-    require(uform_modality_register(&plugin), "register");
-    uform_plugin_option_t const option{"markers", nullptr, 0};
-    executor_ptr const executor = make_executor();
-    current = fault::none;
-    trainer_ptr const trainer = make_trainer(executor, options_of(option));
+    made.reconstruct = reconstruct_squares;
+    return made;
+}
+
+/** Two squares and the pictures and texts of the usual call. */
+call_t squares_call() {
     call_t call = image_text_call();
-    call.add_text("");
-    call.modalities.back() = number;
+    for (int square = 0; square != 2; ++square) {
+        call.add_text("");
+        call.modalities.back() = squares_number_k;
+    }
     call.attract = edges_of(call.count(), {{0, 1}, {1, 0}});
+    return call;
+}
+
+std::string threw(char const* plugin, std::string_view function) {
+    return std::string("plugin ") + plugin + ": its function " + std::string(function) + " threw: so it does";
+}
+
+/** A step that is refused by the message, and one that is not. */
+void check_refused_once(trainer_ptr const& trainer, call_t const& call, std::string_view how, uform_status_t status,
+                        std::string const& message) {
     uform_step_t const step = call.step();
-    for (uint16_t axes : {0, 4}) {
-        marker_axes = axes;
-        std::string const message =
-            "plugin markers: it measured " + std::to_string(axes) + " axes of positions where 1 to 3 are possible";
-        CHECK(refused(uform_trainer_step(trainer.get(), &step, nullptr),
-                      {fault::none, uform_status_internal_k, message.c_str()}));
+    uform_trainer_step_stats_t stats{};
+    broken = how;
+    CHECK(refused(uform_trainer_step(trainer.get(), &step, &stats), {fault::none, status, message.c_str()}));
+    broken = "";
+    CHECK(std::isfinite(run_step(trainer, call).loss));
+}
+
+void test_failures_of_a_modality() {
+    static uform_modality_plugin_t const plugin = squares_plugin();
+    require(uform_modality_register(&plugin), "register");
+    uform_plugin_option_t const option{"squares", nullptr, 0};
+    executor_ptr const executor = make_executor();
+    auto const options = options_of(option, uform_objective_joint_k);
+    for (auto const& [how, message] :
+         {std::pair("undeclared", "plugin squares: its columns can be covered, but its function create declared no"),
+          std::pair("ratio", "plugin squares: cover: a ratio lies between 0 and 1, not 1.5"),
+          std::pair("weight", "plugin squares: cover: a weight is finite and not negative, not -1")}) {
+        broken = how;
+        uform_trainer_t* made = nullptr;
+        CHECK(refused(uform_trainer_init_ram(executor.get(), &options, &made),
+                      {fault::none, uform_status_invalid_argument_k, message}));
     }
-    marker_axes = 1;
-    for (uint64_t applied : {1, 2}) {
-        CHECK(run_step(trainer, call).step == applied);
-        current = fault::states;
-        CHECK(refused(uform_trainer_step(trainer.get(), &step, nullptr),
-                      {fault::states, uform_status_not_finite_k,
-                       "plugin markers: the states of its columns are not finite: the step was refused"}));
-        current = fault::none;
-    }
+    broken = "";
+    call_t const call = squares_call();
+    trainer_ptr trainer = make_trainer(executor, options);
+    auto const stats = run_step(trainer, call);
+    // All four covered columns count a quarter each.
+    CHECK(stats.extra_count == 1 && std::string_view(stats.extra[0].name) == "masked_squares_loss");
+    CHECK(stats.extra[0].value == 1);
+    double const others = stats.contrastive_loss + stats.masked_text_loss + stats.masked_image_loss;
+    CHECK(std::fabs(stats.loss - others - 3) < 1e-9);
+    for (char const* function :
+         {"measure", "fill", "cover", "finish", "embed_forward", "reconstruct", "embed_backward"})
+        check_refused_once(trainer, call, function, uform_status_internal_k, threw("squares", function));
+    for (auto const& [how, message] :
+         {std::pair("no axes", "it measured 0 axes of positions where 1 to 3 are possible"),
+          std::pair("many axes", "it measured 4 axes of positions where 1 to 3 are possible"),
+          std::pair("extents", "it measured 4 columns and extents of 6"),
+          std::pair("whole", "it measured 3 whole places along axis 0, which has 2")})
+        check_refused_once(trainer, call, how, uform_status_internal_k, std::string("plugin squares: ") + message);
+    check_refused_once(trainer, call, "states", uform_status_not_finite_k,
+                       "plugin squares: the states of its columns are not finite: the step was refused");
+    broken = "destroy";
+    trainer.reset();
+}
+
+/** What is covered of third parties' modalities does not depend on the order in which they are named. */
+void test_two_modalities_are_covered() {
+    static uform_modality_plugin_t const plugin = [] {
+        uform_modality_plugin_t made = squares_plugin();
+        made.name = "earlier";
+        made.modality = squares_number_k - 1;
+        made.fill = nothing;
+        made.finish = nothing;
+        made.embed_forward = nothing;
+        return made;
+    }();
+    require(uform_modality_register(&plugin), "register");
+    uform_plugin_option_t const named[] = {{"squares", nullptr, 0}, {"earlier", nullptr, 0}};
+    auto options = options_of(named[0], uform_objective_masked_k);
+    options.plugins_count = 2;
+    broken = "";
+    executor_ptr const executor = make_executor();
+    trainer_ptr const trainer = make_trainer(executor, options);
+    auto const stats = run_step(trainer, squares_call());
+    CHECK(stats.extra_count == 2 && stats.extra[0].value == 1 && stats.extra[1].value == 0);
+}
+
+/** What nothing covers and nothing pools would learn nothing. */
+void test_a_modality_that_learns_nothing() {
+    static uform_modality_plugin_t const plugin = modality_of("whole", 18);
+    require(uform_modality_register(&plugin), "register");
+    uform_plugin_option_t const option{"whole", nullptr, 0};
+    executor_ptr const executor = make_executor();
+    auto const masked = options_of(option, uform_objective_masked_k);
+    uform_trainer_t* made = nullptr;
+    CHECK(refused(uform_trainer_init_ram(executor.get(), &masked, &made),
+                  {fault::none, uform_status_invalid_argument_k, "plugin whole: its columns cannot be covered"}));
+    make_trainer(executor, options_of(option, uform_objective_joint_k));
+}
+
+/** An objective with columns of its own behind each item, and a vector for every column. */
+uform_objective_plugin_t extending_plugin() {
+    uform_objective_plugin_t made = faulty_plugin;
+    made.name = "extending";
+    made.taps = uform_tap_world_vectors_k;
+    made.derive = [](void*, uform_run_t const*, uform_declare_t const*) { return uform_status_success_k; };
+    made.create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
+        *self = &broken;
+        return declare->vectors(declare->host, 8);
+    };
+    made.destroy = [](void*) { maybe_throw("destroy"); };
+    made.plan = nothing;
+    made.forward_backward = [](void*, uform_pass_t const* pass) {
+        return pass->operations->memory_zero(pass->stream, pass->world_vectors_gradient,
+                                             sizeof(float) * 8 * pass->columns.capacity);
+    };
+    made.extra_columns = [](void*, uform_extra_t const*, uint32_t* columns, char*, size_t) {
+        maybe_throw("extra_columns");
+        *columns = 1;
+        return uform_status_success_k;
+    };
+    made.extra_fill = [](void*, uform_extra_t const*, uint16_t* codes) {
+        maybe_throw("extra_fill");
+        codes[0] = 0;
+        return uform_status_success_k;
+    };
+    made.columns_forward = [](void*, uform_pass_t const*) {
+        maybe_throw("columns_forward");
+        return uform_status_success_k;
+    };
+    made.columns_backward = [](void*, uform_pass_t const*) {
+        maybe_throw("columns_backward");
+        return uform_status_success_k;
+    };
+    return made;
+}
+
+void test_failures_of_what_an_objective_adds() {
+    static uform_objective_plugin_t const plugin = extending_plugin();
+    require(uform_objective_register(&plugin), "register");
+    uform_plugin_option_t const option{"extending", nullptr, 0};
+    executor_ptr const executor = make_executor();
+    broken = "";
+    trainer_ptr trainer = make_trainer(executor, options_of(option));
+    call_t const call = image_text_call();
+    for (char const* function : {"extra_columns", "extra_fill", "columns_forward", "columns_backward"})
+        check_refused_once(trainer, call, function, uform_status_internal_k, threw("extending", function));
+    broken = "destroy";
+    trainer.reset();
 }
 
 } // namespace
@@ -330,7 +339,10 @@ void test_states_of_a_modality() {
 int main() {
     test_registration();
     test_numbers_of_modalities();
-    test_states_of_a_modality();
+    test_failures_of_a_modality();
+    test_two_modalities_are_covered();
+    test_a_modality_that_learns_nothing();
+    test_failures_of_what_an_objective_adds();
     test_failures_at_init();
     test_failures_in_a_step();
     return report();

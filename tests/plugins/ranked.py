@@ -1,12 +1,15 @@
 """Trains with a ranking objective by name, in whatever environment it is run, and prints what it saw as JSON.
 
 python ranked.py NAME CHECKPOINT [ram|vram]
+
+The first step's gradients go beside the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -43,16 +46,16 @@ def train(name: str, checkpoint: str, executor: uform.Executor) -> dict[str, obj
     described = trainer.describe()
     modalities, edges, stats = [uform.Modality.TEXT] * len(TEXTS), relations(), uform.TrainerStepStats()
     losses: list[float] = []
-    first_gradient: dict[str, float] = {}
+    first_gradient: dict[str, Any] = {}
     for step in range(STEPS):
         if step == STEPS // 2:
             trainer.save(checkpoint)
         trainer.step(modalities, TEXTS, relations=edges, stats=stats)
         losses.append(stats.extra[name])
         first_gradient = first_gradient or {
-            parameter["name"]: float(np.linalg.norm(trainer.read(parameter["name"], "gradient")))
-            for parameter in described["parameters"]
+            parameter["name"]: trainer.read(parameter["name"], "gradient") for parameter in described["parameters"]
         }
+    np.savez(f"{checkpoint}.{executor.kind}.npz", **first_gradient)
     resumed = init(executor, resume=checkpoint)
     again = []
     for _ in range(STEPS - STEPS // 2):
@@ -69,7 +72,7 @@ def train(name: str, checkpoint: str, executor: uform.Executor) -> dict[str, obj
         "total": stats.loss,
         "plugins": described["plugins"],
         "parameters": {parameter: trainer.read(parameter).tolist() for parameter in own},
-        "gradient": first_gradient,
+        "gradient": {parameter: float(np.linalg.norm(value)) for parameter, value in first_gradient.items()},
         "cosines": [float(vectors[one] @ vectors[other]) for one, other, _ in PAIRS],
         "graphs": counters["graphs"],
         "launches": counters["graph_launches"],

@@ -199,10 +199,22 @@ def _keep(batch: uform.PluginBatch) -> float:
     return 1.0
 
 
+class UnspeakableError(ValueError):
+    """Its message is another failure."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
         (_raise(ValueError("bad")), ValueError, "plugin told: forward_backward raised ValueError: bad"),
+        (
+            _raise(UnspeakableError()),
+            ValueError,
+            "plugin told: forward_backward raised Unspeakable.*: it has no",
+        ),
         (_raise(KeyError("gone")), RuntimeError, "plugin told: forward_backward raised KeyError: 'gone'"),
         (_raise(MemoryError()), MemoryError, "plugin told: forward_backward raised MemoryError"),
         (lambda batch: None, TypeError, "plugin told: forward_backward raised TypeError: it answered None"),

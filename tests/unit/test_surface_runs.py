@@ -170,6 +170,8 @@ def test_a_mesh_s_directory_is_checked_at_once(executor: uform.Executor, tmp_pat
         ({"plugins": {"mine": 3}}, TypeError, r"plugins\['mine'\] is of type int: expected a mapping"),
         ({"plugins": {"mine": None}}, ValueError, "no plugin named mine is registered"),
         ({"plugins": {"masked": bytes(8)}}, ValueError, "masked has its own field"),
+        ({"plugins": {"image": None}}, ValueError, "image has its own field"),
+        ({"plugins": {"text": None}}, ValueError, "text is part of every run"),
         ({"hiden": 64}, TypeError, "hiden"),
     ],
 )

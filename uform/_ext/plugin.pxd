@@ -657,6 +657,20 @@ cdef extern from "uform/plugin.h" nogil:
         uform_staging_unit_content_k
         uform_staging_unit_covered_k
 
+    ctypedef enum uform_cover_kind_t:
+        uform_cover_kind_none_k
+        uform_cover_kind_bytes_k
+        uform_cover_kind_places_k
+        uform_cover_kind_tubes_k
+        uform_cover_kind_spans_k
+
+    ctypedef struct uform_covering_t:
+        const char* name
+        uint32_t modality
+        uint32_t kind
+        double ratio
+        double weight
+
     ctypedef struct uform_declare_t:
         uform_host_t* host
         const uform_operations_t* operations
@@ -670,6 +684,8 @@ cdef extern from "uform/plugin.h" nogil:
         uform_status_t (*vectors)(uform_host_t* host, uint32_t width) noexcept nogil
         uform_status_t (*notice)(uform_host_t* host, size_t bytes) noexcept nogil
         const char* plugin
+        uform_status_t (*cover)(uform_host_t* host, double ratio, double weight) noexcept nogil
+        uint32_t (*coverings)(uform_host_t* host, const uform_covering_t** all) noexcept nogil
 
     ctypedef enum uform_tap_t:
         uform_tap_covered_k
@@ -677,13 +693,6 @@ cdef extern from "uform/plugin.h" nogil:
         uform_tap_bags_k
         uform_tap_world_bags_k
         uform_tap_world_vectors_k
-
-    ctypedef enum uform_cover_kind_t:
-        uform_cover_kind_none_k
-        uform_cover_kind_bytes_k
-        uform_cover_kind_places_k
-        uform_cover_kind_tubes_k
-        uform_cover_kind_spans_k
 
     ctypedef enum uform_cover_action_t:
         uform_cover_action_mask_k
@@ -753,7 +762,6 @@ cdef extern from "uform/plugin.h" nogil:
         const uform_world_bag_t* (*world)(uform_host_t* host) noexcept nogil
         uform_status_t (*rows)(uform_host_t* host, uint32_t device, const uint32_t* slots,
                                uint32_t count) noexcept nogil
-        uint32_t (*cover_kind)(uform_host_t* host, uint32_t modality) noexcept nogil
         uform_status_t (*cover)(uform_host_t* host, size_t item, const uint32_t* places, const uint8_t* actions,
                                 const uint8_t* random_bytes, uint32_t count) noexcept nogil
         const uform_choice_texts_t* choices

@@ -174,14 +174,27 @@ cdef uform_status_t _refuse_at_end(fail_t fail, uform_host_t* host) noexcept nog
     return fail(host, uform_status_cancelled_k, "the interpreter ends")
 
 
-cdef uform_status_t _refuse(fail_t fail, uform_host_t* host, str where, object error):
-    """Leaves the message of an exception, which the call that comes to an end by it is raised from."""
+cdef uform_status_t _refuse(fail_t fail, uform_host_t* host, str where, object error) noexcept:
+    """Leaves the message of an exception, which the call that comes to an end by it is raised from.
+
+    Nothing that the exception does to its message, or what its frames held as they let go of it, hides the failure.
+    """
     cdef bytes message
-    if error.__traceback__ is not None:
-        traceback.clear_frames(error.__traceback__)
-    remember_cause(error)
-    message = f"{where} raised {type(error).__name__}: {error}".encode("utf-8", "replace").replace(b"\0", b"")
-    return fail(host, _status_of(error), message)
+    cdef uform_status_t status = uform_status_internal_k
+    try:
+        remember_cause(error)
+        status = _status_of(error)
+        if error.__traceback__ is not None:
+            traceback.clear_frames(error.__traceback__)
+    except BaseException:
+        pass
+    name = type.__dict__["__name__"].__get__(type(error))  # a metaclass may answer anything
+    try:
+        told = str(error)
+    except BaseException:
+        told = "it has no message that can be shown"
+    message = f"{where} raised {name}: {told}".encode("utf-8", "replace").replace(b"\0", b"")
+    return fail(host, status, message)
 
 
 cdef uform_status_t _status_of(object error):
@@ -275,7 +288,8 @@ cdef list _parameters_of(Run own, uint32_t hidden):
         extents = as_sequence(request.get("shape", ()), given_shape, "one extent or two")
         shape = tuple([as_int64(extent, given_shape) for extent in extents])
         if not 1 <= len(shape) <= 2 or not all([0 < extent < 2**31 for extent in shape]):
-            raise ValueError(f"{where} has the shape {shown(request.get('shape'))}: expected one extent or two")
+            raise ValueError(f"{where} has the shape {shown(request.get('shape'))}: expected one extent or two, each "
+                             "between 1 and 2147483647")
         asked.append((name, shape, _numbers_of(where, request)))
     own.shapes = [(name, shape) for name, shape, _ in asked]
     return asked

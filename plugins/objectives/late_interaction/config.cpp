@@ -1,10 +1,9 @@
 #include "config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
-#include <sstream>
-#include <string>
+
+#include "plugins/objectives/pair_derivation.h"
 
 namespace uform::late_interaction {
 
@@ -41,50 +40,27 @@ namespace {
 constexpr int32_t default_width_k = 128;
 constexpr int32_t default_span_k = 128;
 constexpr double default_inverse_temperature_k = 20;
-constexpr double sigmoid_bias_k = -10;
-/** A bias is a value of either sign, so a true zero is asked for by a magnitude below this. */
-constexpr double smallest_bias_k = 1e-20;
-constexpr double largest_bias_k = 1e6;
 /** Vectors are multiplied eight values at a time. */
 constexpr int32_t width_step_k = 8;
 constexpr int32_t largest_width_k = 4096;
-constexpr int edges_per_segment_k = 4;
 
-/** Derives one configuration; the first refusal keeps its message and later ones are not looked for. */
-class derivation {
+class late_interaction_derivation : public pair_derivation<config_t> {
 public:
-    derivation(config_t& config, uform_run_t const& run) : config_(config), run_(run) {}
+    late_interaction_derivation(config_t& config, uform_run_t const& run)
+        : pair_derivation("LateInteraction", config, run) {}
 
-    /** Empty where everything was accepted. */
-    std::string run() {
+    /** What is the run's Contrastive's was refused there before, where that is part of the run. */
+    late_interaction_derivation& run() {
+        check_enumerations();
         derive_weight("weight", config_.weight);
         derive_width();
-        derive_form();
-        derive_contrastive();
+        derive_form(default_inverse_temperature_k, default_inverse_temperature_k);
+        derive_negatives();
         derive_budgets();
-        return message_;
+        return *this;
     }
 
 private:
-    template <typename value_at, typename... parts_at>
-    void refuse(char const* field, value_at value, parts_at const&... why) {
-        if (!message_.empty())
-            return;
-        std::ostringstream text;
-        text << "LateInteraction." << field << " is " << value << ": ";
-        (text << ... << why);
-        message_ = std::move(text).str();
-    }
-
-    void derive_weight(char const* field, double& weight) {
-        if (!std::isfinite(weight) || !std::isfinite(static_cast<float>(weight)))
-            refuse(field, weight, "it must be finite, as a float32 too");
-        else if (weight == 0)
-            weight = 1;
-        else
-            weight = std::max(weight, 0.0); // a negative weight asks for a true zero
-    }
-
     void derive_width() {
         if (config_.width == 0)
             config_.width = default_width_k;
@@ -96,43 +72,6 @@ private:
                    " and ", largest_width_k);
     }
 
-    /** The form first: the derived bias depends on it. */
-    void derive_form() {
-        int32_t& form = config_.pair_loss;
-        double& bias = config_.bias;
-        if (form < uform_pair_loss_form_derived_k || form > uform_pair_loss_form_sigmoid_k)
-            refuse("pair_loss", form, "no value of PairLossForm");
-        if (!(std::fabs(bias) <= largest_bias_k)) // NaN is refused, too
-            refuse("bias", bias, "it must be finite, and its magnitude at most 1e6");
-        if (form == uform_pair_loss_form_derived_k)
-            form = bias != 0                                      ? uform_pair_loss_form_sigmoid_k
-                   : config_.negatives == uform_negatives_named_k ? uform_pair_loss_form_ranked_k
-                                                                  : uform_pair_loss_form_balanced_k;
-        if (bias == 0)
-            bias = form == uform_pair_loss_form_sigmoid_k ? sigmoid_bias_k : 0;
-        else if (std::fabs(bias) < smallest_bias_k)
-            bias = 0;
-        double& temperature = config_.inverse_temperature;
-        if (temperature == 0)
-            temperature = default_inverse_temperature_k;
-        double const most = max_inverse_temperature(form);
-        if (!(temperature >= min_inverse_temperature_k && temperature <= most))
-            refuse("inverse_temperature", temperature, "it must lie between ", min_inverse_temperature_k, " and ",
-                   most);
-    }
-
-    /** What is the run's Contrastive's; where that is part of the run, it was refused there before. */
-    void derive_contrastive() {
-        if (config_.negatives < uform_negatives_ambient_k || config_.negatives > uform_negatives_named_k)
-            refuse("negatives", config_.negatives, "no value of Negatives");
-        if (config_.ambient_scope < uform_ambient_scope_every_k ||
-            config_.ambient_scope > uform_ambient_scope_cross_side_k)
-            refuse("ambient_scope", config_.ambient_scope, "no value of AmbientScope");
-        derive_weight("ambient_repulsion_weight", config_.ambient_repulsion_weight);
-        derive_count("max_edges_per_device", config_.max_edges_per_device,
-                     int64_t(edges_per_segment_k) * run_.segments_capacity);
-    }
-
     void derive_budgets() {
         derive_count("max_query_span", config_.max_query_span, default_span_k);
         int64_t const span = std::min<int64_t>(config_.max_query_span, run_.row_columns);
@@ -141,26 +80,12 @@ private:
         derive_count("max_documents_per_device", config_.max_documents_per_device, run_.segments_capacity);
         derive_count("max_document_tokens_per_device", config_.max_document_tokens_per_device, run_.columns_capacity);
     }
-
-    void derive_count(char const* field, int32_t& count, int64_t derived) {
-        if (count < 0)
-            refuse(field, count, "a count is not negative");
-        if (count == 0)
-            count = static_cast<int32_t>(std::min<int64_t>(derived, INT32_MAX));
-    }
-
-    config_t& config_;
-    uform_run_t const& run_;
-    std::string message_;
 };
 
 } // namespace
 
 uform_status_t derive(void* config, uform_run_t const* run, uform_declare_t const* declare) {
-    std::string const message = derivation(*static_cast<config_t*>(config), *run).run();
-    if (message.empty())
-        return uform_status_success_k;
-    return declare->fail(declare->host, uform_status_invalid_argument_k, message.c_str());
+    return late_interaction_derivation(*static_cast<config_t*>(config), *run).run().answer(*declare);
 }
 
 } // namespace uform::late_interaction

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "config.h"
+#include "plugins/objectives/pair_derivation.h"
 #include "state.h"
 
 namespace uform {

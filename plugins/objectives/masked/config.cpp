@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <sstream>
-#include <string>
+
+#include "plugins/objectives/derivation.h"
 
 namespace uform::masked {
 
@@ -40,17 +40,14 @@ constexpr double random_fraction_k = 0.1;
 constexpr double image_ratio_k = 0.6;
 constexpr double video_ratio_k = 0.9;
 constexpr double audio_ratio_k = 0.65;
-constexpr double weight_k = 1;
 /** Fractions as people write them (0.7 and 0.3) may sum to a little more than 1. */
 constexpr double rounding_k = 1e-9;
 
-/** Derives one configuration; the first refusal keeps its message and later ones are not looked for. */
-class derivation {
+class masking_derivation : public derivation {
 public:
-    explicit derivation(uform_masking_t& config) : config_(config) {}
+    explicit masking_derivation(uform_masking_t& config) : derivation("Masking"), config_(config) {}
 
-    /** Empty where everything was accepted. */
-    std::string run() {
+    masking_derivation& run() {
         derive_share("token_mask_probability", config_.token_mask_probability, mask_probability_k);
         derive_span();
         derive_fractions();
@@ -61,30 +58,15 @@ public:
         derive_weight("image_weight", config_.image_weight);
         derive_weight("video_weight", config_.video_weight);
         derive_weight("audio_weight", config_.audio_weight);
-        return message_;
+        return *this;
     }
 
 private:
-    template <typename... parts_at> void refuse(char const* field, double value, parts_at const&... why) {
-        if (!message_.empty())
-            return;
-        std::ostringstream text;
-        text << "Masking." << field << " is " << value << ": ";
-        (text << ... << why);
-        message_ = std::move(text).str();
-    }
-
     /** A share from 0 to 1; zero derives and a negative value asks for a true zero. Written so that NaN is refused. */
     void derive_share(char const* field, double& value, double derived) {
         if (!(value <= 1) || std::isinf(value))
             return refuse(field, value, "it must lie between 0 and 1, or be negative for none");
         value = value == 0 ? derived : std::max(value, 0.0);
-    }
-
-    void derive_weight(char const* field, double& value) {
-        if (!std::isfinite(value) || !std::isfinite(static_cast<float>(value)))
-            return refuse(field, value, "it must be finite, as a float32 too");
-        value = value == 0 ? weight_k : std::max(value, 0.0);
     }
 
     void derive_span() {
@@ -111,16 +93,12 @@ private:
     }
 
     uform_masking_t& config_;
-    std::string message_;
 };
 
 } // namespace
 
 uform_status_t derive(void* config, uform_run_t const*, uform_declare_t const* declare) {
-    std::string const message = derivation(*static_cast<uform_masking_t*>(config)).run();
-    if (message.empty())
-        return uform_status_success_k;
-    return declare->fail(declare->host, uform_status_invalid_argument_k, message.c_str());
+    return masking_derivation(*static_cast<uform_masking_t*>(config)).run().answer(*declare);
 }
 
 } // namespace uform::masked

@@ -56,11 +56,11 @@ mask_drawer::mask_drawer(size_t columns) : marked_(columns), order_(columns) {
     random_bytes_.reserve(columns);
 }
 
-void mask_drawer::draw_bytes(uform_masking_t const& config, uform_plan_t const& plan, uform_item_t const& item) {
+void mask_drawer::draw_bytes(double probability, uform_masking_t const& config, uform_plan_t const& plan,
+                             uform_item_t const& item) {
     uint32_t const bytes = item.measure.columns;
     double const rounding = uniform(random_words(plan, item, draw_purpose_counts_k).next());
-    auto const wanted =
-        static_cast<uint32_t>(std::min<double>(std::floor(config.token_mask_probability * bytes + rounding), bytes));
+    auto const wanted = static_cast<uint32_t>(std::min<double>(std::floor(probability * bytes + rounding), bytes));
     std::fill_n(marked_.begin(), bytes, uint8_t(0));
     random_words spans(plan, item, draw_purpose_spans_k);
     mark_spans(wanted, bytes, config.token_mean_span, spans);

@@ -24,7 +24,8 @@ public:
     explicit mask_drawer(size_t columns);
 
     /** Spans of bytes, some replaced at random, some left. */
-    void draw_bytes(uform_masking_t const& config, uform_plan_t const& plan, uform_item_t const& item);
+    void draw_bytes(double probability, uform_masking_t const& config, uform_plan_t const& plan,
+                    uform_item_t const& item);
     /** Single places of a grid of two axes. */
     void draw_places(double ratio, uform_plan_t const& plan, uform_item_t const& item);
     /** The same places in every group of frames. */

@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "config.h"
 #include "draw.h"
@@ -11,12 +13,15 @@ namespace uform {
 namespace masked {
 namespace {
 
-constexpr uint32_t modalities_k = uform_modality_audio_k + 1;
 constexpr uint32_t dropped_k = UINT32_MAX;
-constexpr char const* term_names[modalities_k] = {"masked_text_loss", "masked_image_loss", "masked_video_loss",
-                                                  "masked_audio_loss"};
 
-/** One masked objective at work in one run. Its counters in the world are numbered by modality. */
+/** One modality that is covered. Its place among them numbers its counter in the world. */
+struct covered_modality {
+    uform_covering_t covering;
+    uint32_t term;
+};
+
+/** One masked objective at work in one run. */
 struct state {
     state(uform_masking_t const& config, uform_run_t const& run)
         : config(config), columns_capacity(run.columns_capacity), drawer(run.row_columns) {}
@@ -24,32 +29,38 @@ struct state {
     uform_masking_t config;
     size_t columns_capacity;
     mask_drawer drawer;
-    uint32_t terms[modalities_k] = {};
-    uint32_t cover_kinds[modalities_k] = {}; /* uform_cover_kind_t, as the plan found them */
-    size_t scales = 0;                       /* staging: 1 / the world's covered columns, by modality */
-    size_t weights = 0;                      /* staging, by modality */
-
-    double weight(uint32_t modality) const {
-        double const by_modality[modalities_k] = {config.text_weight, config.image_weight, config.video_weight,
-                                                  config.audio_weight};
-        return by_modality[modality];
-    }
-
-    double ratio(uint32_t modality) const {
-        double const by_modality[modalities_k] = {config.token_mask_probability, config.image_mask_ratio,
-                                                  config.video_mask_ratio, config.audio_mask_ratio};
-        return by_modality[modality];
-    }
+    std::vector<covered_modality> modalities;
+    size_t scales = 0;  /* staging: 1 / the world's covered columns, by modality */
+    size_t weights = 0; /* staging, by modality */
 };
 
+/** A third party's modality says itself how much of it is covered; the first party's are of the configuration. */
+uform_covering_t complete(uform_covering_t covering, uform_masking_t const& config) {
+    constexpr uint32_t own = uform_modality_audio_k + 1;
+    double const ratios[own] = {config.token_mask_probability, config.image_mask_ratio, config.video_mask_ratio,
+                                config.audio_mask_ratio};
+    double const weights[own] = {config.text_weight, config.image_weight, config.video_weight, config.audio_weight};
+    if (covering.modality < own) {
+        covering.ratio = ratios[covering.modality];
+        covering.weight = weights[covering.modality];
+    }
+    return covering;
+}
+
 uform_status_t declare_all(state& self, uform_declare_t const& declare) {
-    uform_status_t status = uform_status_success_k;
-    for (uint32_t modality = 0; status == uform_status_success_k && modality < modalities_k; ++modality)
-        status = declare.term(declare.host, term_names[modality], self.weight(modality), &self.terms[modality]);
+    uform_covering_t const* all = nullptr;
+    uint32_t const count = declare.coverings(declare.host, &all);
+    for (uint32_t place = 0; place < count; ++place) {
+        covered_modality made{complete(all[place], self.config), 0};
+        std::string const name = std::string("masked_") + all[place].name + "_loss";
+        uform_status_t const status = declare.term(declare.host, name.c_str(), made.covering.weight, &made.term);
+        if (status != uform_status_success_k)
+            return status;
+        self.modalities.push_back(made);
+    }
+    uform_status_t status = declare.staging(declare.host, count * sizeof(float), &self.scales);
     if (status == uform_status_success_k)
-        status = declare.staging(declare.host, modalities_k * sizeof(float), &self.scales);
-    if (status == uform_status_success_k)
-        status = declare.staging(declare.host, modalities_k * sizeof(float), &self.weights);
+        status = declare.staging(declare.host, count * sizeof(float), &self.weights);
     return status;
 }
 
@@ -72,29 +83,29 @@ void destroy(void* self) { delete static_cast<state*>(self); }
  */
 size_t covered_capacity(void* self) { return static_cast<state const*>(self)->columns_capacity; }
 
-void draw(state& self, uform_plan_t const& plan, uform_item_t const& item) {
-    double const ratio = self.ratio(item.modality);
-    switch (self.cover_kinds[item.modality]) {
+void draw(state& self, uform_covering_t const& covering, uform_plan_t const& plan, uform_item_t const& item) {
+    switch (covering.kind) {
     case uform_cover_kind_bytes_k:
-        return self.drawer.draw_bytes(self.config, plan, item);
+        return self.drawer.draw_bytes(covering.ratio, self.config, plan, item);
     case uform_cover_kind_places_k:
-        return self.drawer.draw_places(ratio, plan, item);
+        return self.drawer.draw_places(covering.ratio, plan, item);
     case uform_cover_kind_tubes_k:
-        return self.drawer.draw_tubes(ratio, plan, item);
+        return self.drawer.draw_tubes(covering.ratio, plan, item);
     default:
-        return self.drawer.draw_spans(ratio, self.config.token_mean_span, plan, item);
+        return self.drawer.draw_spans(covering.ratio, self.config.token_mean_span, plan, item);
     }
 }
 
 /** Stage 0 for one modality: covers its kept items and counts what was covered. */
 uform_status_t cover(state& self, uform_plan_t const& plan, uint32_t modality) {
+    uform_covering_t const& covering = self.modalities[modality].covering;
     mask_drawer const& drawn = self.drawer;
     double covered = 0;
     for (size_t place = 0; place < plan.items_count; ++place) {
         uform_item_t const& item = plan.items[place];
-        if (item.modality != modality || item.device == dropped_k)
+        if (item.modality != covering.modality || item.device == dropped_k)
             continue;
-        draw(self, plan, item);
+        draw(self, covering, plan, item);
         if (drawn.count() == 0)
             continue;
         uform_status_t const status =
@@ -110,11 +121,12 @@ uform_status_t cover(state& self, uform_plan_t const& plan, uint32_t modality) {
 void fill_factors(state const& self, uform_plan_t const& plan) {
     for (uint32_t device = 0; device < plan.run->devices; ++device) {
         uint8_t* const staging = plan.devices[device].staging;
-        for (uint32_t modality = 0; modality < modalities_k; ++modality) {
+        auto* const scales = reinterpret_cast<float*>(staging + self.scales);
+        auto* const weights = reinterpret_cast<float*>(staging + self.weights);
+        for (uint32_t modality = 0; modality < self.modalities.size(); ++modality) {
             double const covered = plan.counted(plan.host, modality);
-            reinterpret_cast<float*>(staging + self.scales)[modality] =
-                covered > 0 ? static_cast<float>(1 / covered) : 0.0f;
-            reinterpret_cast<float*>(staging + self.weights)[modality] = static_cast<float>(self.weight(modality));
+            scales[modality] = covered > 0 ? static_cast<float>(1 / covered) : 0.0f;
+            weights[modality] = static_cast<float>(self.modalities[modality].covering.weight);
         }
     }
 }
@@ -125,10 +137,7 @@ uform_status_t plan(void* opaque, uform_plan_t const* plan, uint32_t stage) {
         fill_factors(self, *plan);
         return uform_status_success_k;
     }
-    for (uint32_t modality = 0; modality < modalities_k; ++modality) {
-        self.cover_kinds[modality] = plan->cover_kind(plan->host, modality);
-        if (self.cover_kinds[modality] == uform_cover_kind_none_k)
-            continue;
+    for (uint32_t modality = 0; modality < self.modalities.size(); ++modality) {
         uform_status_t const status = cover(self, *plan, modality);
         if (status != uform_status_success_k)
             return status;
@@ -138,13 +147,11 @@ uform_status_t plan(void* opaque, uform_plan_t const* plan, uint32_t stage) {
 
 uform_status_t forward_backward(void* opaque, uform_pass_t const* pass) {
     state const& self = *static_cast<state const*>(opaque);
-    auto const* const scales = reinterpret_cast<float const*>(pass->staging + self.scales);
-    auto const* const weights = reinterpret_cast<float const*>(pass->staging + self.weights);
-    for (uint32_t modality = 0; modality < modalities_k; ++modality) {
-        if (self.cover_kinds[modality] == uform_cover_kind_none_k)
-            continue;
-        uform_status_t const status = pass->reconstruct(pass->host, pass->device, modality, scales + modality,
-                                                        weights + modality, pass->terms[self.terms[modality]]);
+    auto const* scale = reinterpret_cast<float const*>(pass->staging + self.scales);
+    auto const* weight = reinterpret_cast<float const*>(pass->staging + self.weights);
+    for (covered_modality const& one : self.modalities) {
+        uform_status_t const status = pass->reconstruct(pass->host, pass->device, one.covering.modality, scale++,
+                                                        weight++, pass->terms[one.term]);
         if (status != uform_status_success_k)
             return status;
     }

@@ -38,6 +38,10 @@ bool is_own(std::string_view name) {
     return name == masked_k || name == contrastive_k || name == late_interaction_k || name == choices_k;
 }
 
+bool is_own_modality(std::string_view name) {
+    return std::find(std::begin(modality_names_k), std::end(modality_names_k), name) != std::end(modality_names_k);
+}
+
 bool asks_masked(int32_t objective) { return objective != uform_objective_contrastive_k; }
 bool asks_contrastive(int32_t objective) { return objective != uform_objective_masked_k; }
 
@@ -135,9 +139,10 @@ void add_objectives(settings& made, uform_trainer_options_t const& options, json
 void add_plugins(settings& made, uform_trainer_options_t const& options, json const* saved) {
     for (size_t index = 0; index != options.plugins_count; ++index) {
         uform_plugin_option_t const& option = options.plugins[index];
-        if (!option.name || is_own(option.name))
+        if (!option.name || is_own(option.name) || is_own_modality(option.name))
             fail(uform_status_invalid_argument_k, "plugins: ", option.name ? option.name : "a plugin without a name",
-                 " has its own field");
+                 option.name && std::string_view(option.name) == "text" ? " is part of every run"
+                                                                        : " has its own field");
         auto const* bytes = static_cast<uint8_t const*>(option.config);
         selection chosen{option.name, {bytes, bytes + (bytes ? option.config_bytes : 0)}};
         bool const modality = find_modality(option.name) != nullptr;
@@ -361,8 +366,7 @@ json page_description(json const& configuration) {
         if (!is_own(name))
             plugins.set(name, section);
     for (auto const& [name, section] : modalities.as_object("modalities"))
-        if (std::none_of(std::begin(modality_names_k), std::end(modality_names_k),
-                         [&](char const* own) { return name == own; }))
+        if (!is_own_modality(name))
             plugins.set(name, section);
     page.set("plugins", std::move(plugins));
     return page;

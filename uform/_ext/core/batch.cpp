@@ -34,6 +34,20 @@ void take_offsets(uform_items_t const& items, uint64_t* to) {
     }
 }
 
+/** Objectives that cover columns, and positions, rely on it. */
+void check_grid(modality_instance const& modality, uform_measure_t const& measured) {
+    uint64_t columns = 1;
+    for (uint16_t axis = 0; axis != measured.axes; ++axis) {
+        columns *= measured.extents[axis];
+        if (measured.whole[axis] > measured.extents[axis])
+            fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", measured.whole[axis],
+                 " whole places along axis ", axis, ", which has ", measured.extents[axis]);
+    }
+    if (columns != measured.columns)
+        fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", measured.columns,
+             " columns and extents of ", columns);
+}
+
 /** Grows a vector, never shrinks it; at least one element, so that its address tells that it is there. */
 template <typename element_at> element_at* reserve_elements(std::vector<element_at>& elements, size_t count) {
     if (elements.size() < std::max<size_t>(count, 1))
@@ -159,6 +173,7 @@ void batch::measure() {
             if (item.measure.axes < 1 || item.measure.axes > UFORM_AXES)
                 fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.axes,
                      " axes of positions where 1 to ", UFORM_AXES, " are possible");
+            check_grid(modality, item.measure);
             cut += item.measure.truncated;
             columns_[index] = 1 + item.measure.columns + extra;
         }
@@ -200,9 +215,11 @@ void batch::fill_extra(uform_item_t const& item, uint16_t* codes) const {
         if (!one.plugin->extra_columns)
             continue;
         uint32_t columns = 0;
-        check(one.plugin->extra_columns(one.self, &extra, &columns, nullptr, 0));
+        char message[512] = "";
+        call_plugin(one, "extra_columns",
+                    [&] { return one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message)); });
         if (columns)
-            check(one.plugin->extra_fill(one.self, &extra, codes));
+            call_plugin(one, "extra_fill", [&] { return one.plugin->extra_fill(one.self, &extra, codes); });
         extra.limit -= columns;
         codes += columns;
     }

@@ -175,6 +175,17 @@ void check_modalities(composition const& whole) {
              count);
 }
 
+/** Segments do not see each other, so that columns that nothing covers or pools learn nothing. */
+void check_something_is_learned(composition const& whole) {
+    if (!whole.training() || whole.taps != uform_tap_covered_k)
+        return;
+    for (modality_instance const& one : whole.modalities)
+        if (one.plugin->cover_kind == uform_cover_kind_none_k)
+            refuse_plugin(one, uform_status_invalid_argument_k,
+                          "its columns cannot be covered, and every objective of the run reads covered columns alone: "
+                          "it would learn nothing");
+}
+
 void add_objective(composition& whole, objective_instance instance) {
     whole.taps |= instance.plugin->taps;
     size_t most = 0;
@@ -292,6 +303,7 @@ std::unique_ptr<composition> compose(settings given, composition const* saved, u
                         operations, whole->declared);
         add_objective(*whole, std::move(instance));
     }
+    check_something_is_learned(*whole);
     return whole;
 }
 

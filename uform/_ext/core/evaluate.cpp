@@ -139,7 +139,7 @@ private:
         uint32_t const items = static_cast<uint32_t>(problem_.items);
         uform_device_view_t const view{nullptr, static_cast<uint32_t>(problem_.rows), items, items, segments_.data()};
         uint8_t* const staging = staging_.data();
-        planning_ = std::make_unique<planning>(run_, objectives_, nullptr, std::span<modality_instance const>{});
+        planning_ = std::make_unique<planning>(run_, objectives_, nullptr);
         planning_->run({0, items_, bags_, {&view, 1}, {&staging, 1}, problem_.sides, &relations_.sets()});
     }
 

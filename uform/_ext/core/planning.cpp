@@ -92,13 +92,6 @@ struct planning_callbacks {
 
     static uform_world_bag_t const* world(uform_host_t* host) { return host->planning->world_.data(); }
 
-    static uint32_t cover_kind(uform_host_t* host, uint32_t modality) {
-        for (modality_instance const& one : host->planning->modalities_)
-            if (one.plugin->modality == modality)
-                return one.plugin->cover_kind;
-        return uform_cover_kind_none_k;
-    }
-
     static uform_status_t cover(uform_host_t* host, size_t item, uint32_t const* places, uint8_t const* actions,
                                 uint8_t const* random_bytes, uint32_t count) {
         return guard([&] {
@@ -118,11 +111,9 @@ void check_sides(uint8_t const* sides, size_t items) {
             fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ", int(sides[item]));
 }
 
-planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
-                   std::span<modality_instance const> modalities)
-    : run_(run), objectives_(objectives), covering_(covering), modalities_(modalities),
-      world_(size_t(run.world_devices) * run.bags_capacity), counts_(objectives.size()), views_(run.devices),
-      rows_(run.devices) {
+planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering)
+    : run_(run), objectives_(objectives), covering_(covering), world_(size_t(run.world_devices) * run.bags_capacity),
+      counts_(objectives.size()), views_(run.devices), rows_(run.devices) {
     for (objective_instance const& one : objectives)
         notices_.emplace_back(one.notice_bytes * run.world_devices);
 }
@@ -178,7 +169,6 @@ void planning::run_stage(uint32_t stage) {
         plan.random = planning_callbacks::random;
         plan.world = planning_callbacks::world;
         plan.rows = planning_callbacks::rows;
-        plan.cover_kind = planning_callbacks::cover_kind;
         plan.cover = planning_callbacks::cover;
         plan.choices = step_.choices;
         plan.sides = step_.sides;

@@ -21,8 +21,7 @@ public:
     static constexpr uint32_t counts_capacity_k = 16;
 
     /** @param covering Where covers go; null where nothing can be covered. */
-    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
-             std::span<modality_instance const> modalities);
+    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering);
 
     /** One step's view; everything is borrowed until the next. `sides` is one a content of the call, or null. */
     struct step {
@@ -50,7 +49,6 @@ private:
     uform_run_t const& run_;
     std::span<objective_instance> objectives_;
     batch* covering_;
-    std::span<modality_instance const> modalities_;
     step step_{};
     relation_planner bag_pairs_, item_pairs_;
     uform_pair_rows_t bag_rows_{}, item_rows_{};

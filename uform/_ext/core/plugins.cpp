@@ -183,10 +183,25 @@ uform_status_t declare_notice(uform_host_t* host, size_t bytes) {
     return uform_status_success_k;
 }
 
+uform_status_t declare_cover(uform_host_t* host, double ratio, double weight) {
+    return guard([&] {
+        if (!(ratio >= 0 && ratio <= 1))
+            fail(uform_status_invalid_argument_k, "cover: a ratio lies between 0 and 1, not ", ratio);
+        if (!(weight >= 0 && weight <= std::numeric_limits<float>::max()))
+            fail(uform_status_invalid_argument_k, "cover: a weight is finite and not negative, not ", weight);
+        host->parts->cover = {ratio, weight};
+    });
+}
+
+uint32_t list_coverings(uform_host_t* host, uform_covering_t const** all) {
+    *all = host->declared->coverings.data();
+    return static_cast<uint32_t>(host->declared->coverings.size());
+}
+
 uform_declare_t declare_with(uform_host_t& host, uform_operations_t const& operations) {
     return {&host,           &operations,       fail_on_host,           declare_parameter, declare_term,
             declare_staging, declare_workspace, declare_column_staging, declare_vectors,   declare_notice,
-            nullptr};
+            nullptr,         declare_cover,     list_coverings};
 }
 
 /** What deriving and creating one instance needs. */
@@ -229,6 +244,8 @@ public:
         call_plugin(instance_, "create", [&] {
             return instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self);
         });
+        if (run_.training)
+            add_covering(*instance_.plugin);
     }
 
 private:
@@ -240,6 +257,18 @@ private:
     }
     void derive_with(uform_modality_plugin_t const& plugin, void* config, uform_run_t const& run) {
         call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_, &enabled_); });
+    }
+
+    void add_covering(uform_objective_plugin_t const&) {}
+    void add_covering(uform_modality_plugin_t const& plugin) {
+        bool const covers = plugin.cover_kind != uform_cover_kind_none_k;
+        if (!instance_.own && covers != instance_.cover.has_value())
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          covers ? "its columns can be covered, but its function create declared no ratio with cover"
+                                 : "its function create declared a ratio with cover, but its cover_kind is none");
+        auto const [ratio, weight] = instance_.cover.value_or(std::pair(0.0, 0.0));
+        if (covers)
+            host_.declared->coverings.push_back({plugin.name, plugin.modality, plugin.cover_kind, ratio, weight});
     }
 
     config_kind kind(uform_run_t const& run) {

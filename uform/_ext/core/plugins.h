@@ -1,8 +1,10 @@
 /** Which plugins this process knows, and one plugin at work in one run. */
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/json.h"
@@ -36,6 +38,7 @@ struct term {
 struct declarations {
     parameter_table parameters;
     std::vector<term> terms;
+    std::vector<uform_covering_t> coverings; /* complete before objectives see it */
 };
 
 /** A part of a plugin's staging: what of it a step uploads depends on how many units it has. */
@@ -58,9 +61,10 @@ struct plugin_parts {
     size_t staging_bytes = 0;
     std::vector<staging_part> staging_parts;
     size_t workspace_bytes = 0;
-    uint32_t vectors_width = 0; /* of a vector for every column; 0: there are none */
-    size_t notice_bytes = 0;    /* of each device */
-    size_t staging_offset = 0;  /* into the device's staging, set by the layout */
+    uint32_t vectors_width = 0;                     /* of a vector for every column; 0: there are none */
+    size_t notice_bytes = 0;                        /* of each device */
+    std::optional<std::pair<double, double>> cover; /* of a third party's modality: ratio and weight */
+    size_t staging_offset = 0;                      /* into the device's staging, set by the layout */
     size_t workspace_offset = 0;
     size_t vectors_offset = 0, world_vectors_offset = 0, world_vectors_gradient_offset = 0;
 };
@@ -115,8 +119,12 @@ template <typename plugin_at> struct plugin_instance : plugin_parts {
     plugin_instance& operator=(plugin_instance const&) = delete;
     plugin_instance& operator=(plugin_instance&&) = delete;
     ~plugin_instance() {
-        if (self)
+        if (!self)
+            return;
+        try {
             plugin->destroy(self);
+        } catch (...) { // a third party's must not throw, and there is nobody to tell
+        }
     }
 };
 using modality_instance = plugin_instance<uform_modality_plugin_t>;

@@ -277,7 +277,8 @@ void replica::columns_forward() {
             continue;
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t const pass = pass_over_columns(pointers, &host);
-        check(pointers.instance->plugin->columns_forward(pointers.instance->self, &pass));
+        call_plugin(*pointers.instance, "columns_forward",
+                    [&] { return pointers.instance->plugin->columns_forward(pointers.instance->self, &pass); });
     }
 }
 
@@ -289,7 +290,8 @@ void replica::columns_backward() {
         uform_host_t host{.parts = pointers.instance, .replica = this};
         uform_pass_t pass = pass_over_columns(pointers, &host);
         pass.states_written = 1;
-        check(pointers.instance->plugin->columns_backward(pointers.instance->self, &pass));
+        call_plugin(*pointers.instance, "columns_backward",
+                    [&] { return pointers.instance->plugin->columns_backward(pointers.instance->self, &pass); });
     }
 }
 

@@ -76,12 +76,15 @@ __global__ void __launch_bounds__(threads_k) find_pulls(problem p) {
             static_cast<float>(p.queries[query].count);
 }
 
-/** Queries' vectors sorted by the rows of a document where they found their match. */
+/**
+ *  Queries' vectors sorted by the rows of a document where they found their match. Each part begins at 16 bytes: loads
+ *  of several values at once touch no other part, which another warp may be writing.
+ */
 struct sorted_memory {
-    std::uint16_t sorted[round_k];        // places within the round, in order for each row
-    std::uint32_t next[warps_k][owned_k]; // counts, then where a warp's next one of a row goes
-    std::uint32_t begins[owned_k + 1];    // of each row's in `sorted`
-    std::uint32_t scratch[warps_k];
+    alignas(16) std::uint16_t sorted[round_k];        // places within the round, in order for each row
+    alignas(16) std::uint32_t next[warps_k][owned_k]; // counts, then where a warp's next one of a row goes
+    alignas(16) std::uint32_t begins[owned_k + 1];    // of each row's in `sorted`
+    alignas(16) std::uint32_t scratch[warps_k];
 };
 
 /** One round of a block of threads: [first, end) of the queries' vectors, for rows from `first_owned` on. */

@@ -732,6 +732,24 @@ typedef enum uform_staging_unit_t {
     uform_staging_unit_covered_k = 2, /* those that objectives covered */
 } uform_staging_unit_t;
 
+/** How a modality's columns are covered. */
+typedef enum uform_cover_kind_t {
+    uform_cover_kind_none_k = 0,
+    uform_cover_kind_bytes_k = 1,  /* spans of bytes, some replaced at random, some left */
+    uform_cover_kind_places_k = 2, /* single places */
+    uform_cover_kind_tubes_k = 3,  /* the same places in every group of frames */
+    uform_cover_kind_spans_k = 4,  /* spans of chunks */
+} uform_cover_kind_t;
+
+/** A modality of the run whose columns may be covered. */
+typedef struct uform_covering_t {
+    char const* name;
+    uint32_t modality;
+    uint32_t kind; /* uform_cover_kind_t */
+    double ratio;  /* which share of an item's columns is covered; `Masking` has that of the first party's */
+    double weight; /* of the term of its reconstruction; likewise */
+} uform_covering_t;
+
 /** Functions of the host during `declare`; each answers through its last argument a handle to use later. */
 typedef struct uform_declare_t {
     uform_host_t* host;
@@ -756,6 +774,12 @@ typedef struct uform_declare_t {
     /** Bytes that stage 0 writes for each device and stage 1 reads of every rank of the world. */
     uform_status_t (*notice)(uform_host_t*, size_t bytes);
     char const* plugin; /* the name of the plugin that is asked, so that several may share their functions */
+    /** For a third party's modality with a `cover_kind`, in `create` of a run that trains: which share of an item's
+     * columns is covered, from 0 to 1, and what predicting them counts. */
+    uform_status_t (*cover)(uform_host_t*, double ratio, double weight);
+    /** For objectives: the run's modalities that may be covered, in the order in which `plan` covers them; borrowed as
+     * long as the run. Answers their count. */
+    uint32_t (*coverings)(uform_host_t*, uform_covering_t const** all);
 } uform_declare_t;
 
 /** What taps an objective reads; only those are gathered and given gradients. */
@@ -766,15 +790,6 @@ typedef enum uform_tap_t {
     uform_tap_world_bags_k = 1 << 3,    /* the whole world's pooled bags */
     uform_tap_world_vectors_k = 1 << 4, /* its own vectors of every column, see `columns_forward`, of the whole world */
 } uform_tap_t;
-
-/** How a modality's columns are covered. */
-typedef enum uform_cover_kind_t {
-    uform_cover_kind_none_k = 0,
-    uform_cover_kind_bytes_k = 1,  /* spans of bytes, some replaced at random, some left */
-    uform_cover_kind_places_k = 2, /* single places */
-    uform_cover_kind_tubes_k = 3,  /* the same places in every group of frames */
-    uform_cover_kind_spans_k = 4,  /* spans of chunks */
-} uform_cover_kind_t;
 
 typedef enum uform_cover_action_t {
     uform_cover_action_mask_k = 0,   /* becomes the mask column */
@@ -864,11 +879,9 @@ typedef struct uform_plan_t {
     /** Tells which slots count as rows on one device, in the order of `row_losses` (stage 1); borrowed until the step
      * ends. */
     uform_status_t (*rows)(uform_host_t*, uint32_t device, uint32_t const* slots, uint32_t count);
-    /** How a modality is covered; none where it is not in the run. */
-    uint32_t (*cover_kind)(uform_host_t*, uint32_t modality);
     /**
-     *  Covers content columns of one kept item (stage 0), modality by modality in ascending order. `places` are the
-     *  item's content columns, ascending and distinct.
+     *  Covers content columns of one kept item (stage 0), modality by modality in the order of `coverings`. `places`
+     * are the item's content columns, ascending and distinct.
      */
     uform_status_t (*cover)(uform_host_t*, size_t item, uint32_t const* places, uint8_t const* actions,
                             uint8_t const* random_bytes, uint32_t count);

@@ -1,0 +1,189 @@
+/** A third party's objective that fails in every way that it is told to, and what is to be said of each. */
+#pragma once
+
+#include <cstdio>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+
+#include <uform/plugin.h>
+
+#include "check.h"
+
+namespace native_test {
+
+enum class fault {
+    none,
+    derive_throws,
+    create_throws,
+    create_names_foreign_term,
+    endless_staging,
+    endless_workspace,
+    large_workspace,
+    large_parameter,
+    plan_throws,
+    plan_says_nothing,
+    plan_says_why,
+    throws,
+    throws_no_exception,
+    unknown_status,
+    says_why,
+    loss,
+    bags_gradient,
+    states_gradient,
+    parameter_gradient,
+};
+
+inline fault current;
+inline uint32_t term_handle, parameter_handle;
+
+inline uform_status_t derive(void*, uform_run_t const*, uform_declare_t const* declare) {
+    CHECK(std::string_view(declare->plugin) == "faulty");
+    if (current == fault::derive_throws)
+        throw std::runtime_error("derive broke");
+    return uform_status_success_k;
+}
+
+inline uform_status_t create(void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
+    *self = nullptr;
+    if (current == fault::create_throws)
+        throw std::runtime_error("create broke");
+    uform_parameter_request_t request{};
+    request.name = "level";
+    request.rows = current == fault::large_parameter ? UINT32_MAX : 1;
+    request.columns = current == fault::large_parameter ? UINT32_MAX / 1024 : 0;
+    request.kind = uform_parameter_kind_plain_k;
+    size_t bytes = 1, offset = 0;
+    if (current == fault::large_workspace)
+        bytes = size_t(1) << 50;
+    if (current == fault::endless_workspace)
+        bytes = std::numeric_limits<size_t>::max();
+    uform_status_t status = declare->parameter(declare->host, &request, &parameter_handle);
+    if (!status)
+        status =
+            declare->term(declare->host, current == fault::create_names_foreign_term ? "contrastive_loss" : "faulty", 1,
+                          &term_handle);
+    if (!status)
+        status = declare->workspace(declare->host, bytes, &offset);
+    if (!status && current == fault::endless_staging)
+        status = declare->column_staging(declare->host, uform_staging_unit_whole_k,
+                                         std::numeric_limits<size_t>::max() / 2, &offset);
+    return status;
+}
+
+inline uform_status_t plan(void*, uform_plan_t const* plan, uint32_t stage) {
+    if (stage == 0)
+        return uform_status_success_k;
+    if (current == fault::plan_throws)
+        throw std::runtime_error("plan broke");
+    if (current == fault::plan_says_nothing)
+        return uform_status_invalid_argument_k;
+    if (current == fault::plan_says_why)
+        return plan->fail(plan->host, uform_status_invalid_type_k, "these items will not do");
+    return uform_status_success_k;
+}
+
+/** Writes four bytes of ones, which are no number in any of the types. */
+inline uform_status_t spoil(uform_pass_t const* pass, void* at) {
+    static constexpr uint32_t ones = UINT32_MAX;
+    return pass->operations->memory_upload(pass->stream, at, &ones, sizeof(ones));
+}
+
+inline uform_status_t forward_backward(void*, uform_pass_t const* pass) {
+    uform_operations_t const& operations = *pass->operations;
+    static constexpr double loss = 1, no_loss = std::numeric_limits<double>::quiet_NaN();
+    uform_status_t status = uform_status_success_k;
+    if (!pass->states_written) // the columns tap asks whoever comes first to write all of it
+        status = operations.memory_zero(pass->stream, pass->states_gradient,
+                                        operations.state_bytes(pass->run->hidden) * pass->columns.active);
+    if (status == uform_status_success_k)
+        status = operations.memory_upload(pass->stream, pass->terms[term_handle],
+                                          current == fault::loss ? &no_loss : &loss, sizeof(loss));
+    if (status != uform_status_success_k)
+        return status;
+    switch (current) {
+    case fault::throws:
+        throw std::runtime_error("forward_backward broke");
+    case fault::throws_no_exception:
+        throw 3;
+    case fault::unknown_status:
+        return static_cast<uform_status_t>(9);
+    case fault::says_why:
+        return pass->fail(pass->host, uform_status_device_k, "the kernel is not at home");
+    case fault::bags_gradient:
+        return spoil(pass, pass->bags_gradient + 5);
+    case fault::states_gradient:
+        return spoil(pass, static_cast<uint32_t*>(pass->states_gradient) + 3);
+    case fault::parameter_gradient:
+        return spoil(pass, pass->gradients[parameter_handle]);
+    default:
+        return uform_status_success_k;
+    }
+}
+
+inline uform_objective_plugin_t const faulty_plugin = {
+    .abi_version = UFORM_PLUGIN_ABI_VERSION,
+    .bytes = sizeof(uform_objective_plugin_t),
+    .name = "faulty",
+    .taps = uform_tap_bags_k | uform_tap_columns_k,
+    .capturable = 0,
+    .fields = nullptr,
+    .fields_count = 0,
+    .config_bytes = 0,
+    .derive = derive,
+    .create = create,
+    .destroy = [](void*) {},
+    .covered_capacity = [](void*) { return size_t(0); },
+    .plan = plan,
+    .forward_backward = forward_backward,
+    .extra_columns = nullptr,
+    .extra_fill = nullptr,
+    .answer_kind = uform_answer_kind_none_k,
+    .infer = nullptr,
+    .columns_forward = nullptr,
+    .columns_backward = nullptr,
+};
+
+struct expectation {
+    fault made;
+    uform_status_t status;
+    char const* message;
+};
+
+inline bool refused(uform_status_t status, expectation const& expected) {
+    bool const named = std::string_view(uform_last_error()).find(expected.message) != std::string_view::npos;
+    if (status != expected.status || !named)
+        std::fprintf(stderr, "status %d: %s\n  expected %d: %s\n", status, uform_last_error(), expected.status,
+                     expected.message);
+    return status == expected.status && named;
+}
+
+inline constexpr expectation at_init_k[] = {
+    {fault::derive_throws, uform_status_internal_k, "plugin faulty: its function derive threw: derive broke"},
+    {fault::create_throws, uform_status_internal_k, "plugin faulty: its function create threw: create broke"},
+    {fault::create_names_foreign_term, uform_status_invalid_argument_k,
+     "plugin faulty: term contrastive_loss: its name"},
+    {fault::endless_staging, uform_status_out_of_memory_k, "plugin faulty: it asked for"},
+    {fault::endless_workspace, uform_status_out_of_memory_k, "plugin faulty: it asked for"},
+    {fault::large_workspace, uform_status_out_of_memory_k, "; plugin faulty asked for 11258999068"},
+    {fault::large_parameter, uform_status_out_of_memory_k, "; plugin faulty asked for "},
+};
+
+inline constexpr expectation at_step_k[] = {
+    {fault::plan_throws, uform_status_internal_k, "plugin faulty: its function plan threw: plan broke"},
+    {fault::plan_says_nothing, uform_status_invalid_argument_k,
+     "plugin faulty: its function plan failed without a message, with status 1"},
+    {fault::plan_says_why, uform_status_invalid_type_k, "plugin faulty: these items will not do"},
+    {fault::throws, uform_status_internal_k,
+     "plugin faulty: its function forward_backward threw: forward_backward broke"},
+    {fault::throws_no_exception, uform_status_internal_k, "plugin faulty: its function forward_backward threw"},
+    {fault::unknown_status, uform_status_internal_k, "plugin faulty: its function forward_backward failed"},
+    {fault::says_why, uform_status_device_k, "plugin faulty: the kernel is not at home"},
+    {fault::loss, uform_status_not_finite_k, "faulty is "},
+    {fault::bags_gradient, uform_status_not_finite_k, "plugin faulty: its gradient of the embeddings is not finite"},
+    {fault::states_gradient, uform_status_not_finite_k,
+     "plugin faulty: its gradient of the columns' states is not finite"},
+    {fault::parameter_gradient, uform_status_not_finite_k, "plugin faulty: its parameters' gradient is not finite"},
+};
+
+} // namespace native_test
