@@ -116,6 +116,38 @@ def test_callbacks_are_called_once_each_and_their_errors_are_logged(
         step.add_done_callback(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_exits_keeps_nobody_waiting(
+    error: type[BaseException], trainer: uform.Trainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the executor's thread there is nothing to exit: those behind it are told, and the next call is served."""
+    gate = hold(trainer.executor)
+
+    def exit_here(_: uform.Deferred[Any]) -> None:
+        raise error
+
+    async def run() -> None:
+        step = trainer.deferred(trainer.executor).step(MODALITIES, TEXTS)
+        step.add_done_callback(exit_here)
+
+        async def wait() -> None:
+            await step
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.wait_for(task, SOON)
+
+    with caplog.at_level(logging.ERROR, "uform"):
+        asyncio.run(run())
+        trainer.deferred(trainer.executor).step(MODALITIES, TEXTS).result(SOON)
+    assert any("a done callback" in record.getMessage() for record in caplog.records)
+    done = trainer.deferred(trainer.executor).step(MODALITIES, TEXTS)
+    done.result(SOON)
+    with pytest.raises(error):
+        done.add_done_callback(exit_here)  # at once, on the caller's own thread
+
+
 def test_a_timeout_leaves_the_call_going(trainer: uform.Trainer) -> None:
     gate, stats = hold(trainer.executor), uform.TrainerStepStats()
     step = trainer.deferred(trainer.executor).step(MODALITIES, TEXTS, stats=stats)

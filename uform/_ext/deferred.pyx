@@ -7,9 +7,12 @@ from uform._ext.fields cimport as_double, refused
 import asyncio
 import concurrent.futures
 import functools
+import logging
 import os
 import threading
 import types
+
+from uform._ext.worker import is_own_thread
 
 
 class Deferred:
@@ -63,7 +66,7 @@ class Deferred:
         """
         if not callable(callback):
             raise refused("callback", callback, "a callable (deferred)")
-        _future_of(self).add_done_callback(lambda _: callback(self))
+        _future_of(self).add_done_callback(functools.partial(_call_back, callback, self))
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(_future_of(self)).__await__()
@@ -79,6 +82,18 @@ class Deferred:
             return "<Deferred of another process>"
         state = "cancelled" if future.cancelled() else "done" if future.done() else "pending"
         return f"<Deferred {state}>"
+
+
+def _call_back(callback: Callable[[Deferred[Any]], object], deferred: Deferred, _: Future[Any]) -> None:
+    try:
+        callback(deferred)
+    except Exception:
+        raise  # the future logs it
+    except BaseException:
+        # On an executor's thread it would keep other callbacks, and whoever awaits the call, from being told.
+        if not is_own_thread():
+            raise
+        logging.getLogger("uform").exception("a done callback of a deferred call ended by what ends threads")
 
 
 def _future_of(deferred: Deferred) -> Future[Any]:
