@@ -7,6 +7,7 @@ answered there, on an executor of that GPU; tensors in RAM on one of RAM.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["contrastive", "late_interaction", "masked_bytes"]
+
+_FIELDS = {kind: tuple(inspect.signature(kind).parameters) for kind in (Contrastive, LateInteraction)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +132,9 @@ def _learned(options: Any, inverse_temperature: Tensor | None, bias: Tensor | No
         fields[name] = learned.item()
     if fields.get("inverse_temperature", 1.0) <= 0:
         raise ValueError(f"inverse_temperature is {fields['inverse_temperature']}: expected more than 0")
-    names = inspect.signature(type(options)).parameters
-    return type(options)(**{name: fields.get(name, getattr(options, name)) for name in names})
+    if not fields:
+        return options
+    return type(options)(**{name: fields.get(name, getattr(options, name)) for name in _FIELDS[type(options)]})
 
 
 def _check_tensor(given: Any, name: str) -> None:
@@ -165,11 +169,18 @@ def _tensor(values: Any) -> Tensor:
 
 
 def _apply(compute: Callable[[Any], _Answer], values: Tensor, *learned: Tensor | None) -> Tensor:
+    loss: Tensor = _function().apply(compute, values, *(one for one in learned if one is not None))
+    return loss
+
+
+@functools.cache
+def _function() -> Any:
+    """What PyTorch differentiates; made when it is first asked for, as its base is PyTorch's."""
     import torch
 
-    class Loss(torch.autograd.Function):  # defined here: its base is PyTorch's
+    class Loss(torch.autograd.Function):
         @staticmethod
-        def forward(context: Any, *tensors: Tensor) -> Tensor:
+        def forward(context: Any, compute: Callable[[Any], _Answer], *tensors: Tensor) -> Tensor:
             answer = compute(_readable(tensors[0]))
             context.save_for_backward(*map(_tensor, answer.gradients))
             context.like = [(tensor.shape, tensor.device, tensor.dtype) for tensor in tensors]
@@ -177,13 +188,12 @@ def _apply(compute: Callable[[Any], _Answer], values: Tensor, *learned: Tensor |
 
         @staticmethod
         @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-        def backward(context: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        def backward(context: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
             scaled: Sequence[Tensor] = [upstream * gradient for gradient in context.saved_tensors]
             # A learned scalar may lie elsewhere than the vectors, and be of another type.
-            return tuple(
+            return None, *(
                 one.reshape(shape).to(device, dtype)
                 for one, (shape, device, dtype) in zip(scaled, context.like, strict=True)
             )
 
-    loss: Tensor = Loss.apply(values, *(one for one in learned if one is not None))
-    return loss
+    return Loss

@@ -43,12 +43,12 @@ class Recipe:
     depth: int = 4
     hidden: int = 384
     choices: int = 4
-    questions: int = 512
-    steps: int = 2000
+    questions: int = 128
+    steps: int = 4000
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     label_smoothing: float = 0.0
-    masked: float = 0.0
+    masked: float = 0.15
     valid: int = 5000
     row_columns: int = 512
     seed: int = 0
