@@ -294,6 +294,20 @@ void bench() {
             watch.operations("bytes_head " + name, 6. * count * 256 * hidden,
                              [&] { require(vram::bytes_head(stream(), &head), "bytes_head"); });
         }
+        {
+            constexpr std::uint32_t classes = 256;
+            device_array<float> const logits(noise(std::size_t(count) * classes)), gradient(logits.size());
+            device_array<std::uint8_t> const targets(std::vector<std::uint8_t>(count, 7));
+            device_array<double> const loss(std::vector<double>{0});
+            device_array<std::uint8_t> const workspace(vram::cross_entropy_workspace_bytes(classes, count));
+            uform_cross_entropy_t problem{};
+            problem.classes = classes, problem.count = count, problem.logits = logits.data();
+            problem.targets = targets.data(), problem.scale = 1e-4f, problem.loss = loss.data();
+            problem.gradient = gradient.data();
+            problem.workspace = workspace.data(), problem.workspace_bytes = workspace.bytes();
+            watch.bytes("cross_entropy " + std::to_string(count), 8. * double(logits.size()),
+                        [&] { require(vram::cross_entropy(stream(), &problem), "cross_entropy"); });
+        }
         constexpr std::uint32_t width = 768;
         std::vector<float> const weights = random.normal(std::size_t(width) * hidden, 0.02f);
         head_arrays const arrays(states, weights, count, hidden, 1e-4f, 1);
@@ -318,26 +332,36 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+/** @param large More rows, too, than are worked on at a time: a sanitizer has enough with the rest. */
+void check_all(bool large) {
     for (auto const& [rows, hidden] : {std::pair{0u, 64u}, {1, 64}, {3, 72}, {129, 64}, {1111, 136}})
         for (bool backward : {true, false})
             check_bytes_head(rows, hidden, backward, 1);
     check_bytes_head(200, 64, true, 12);
-    check_bytes_head(17000, 64, true, 1); // more than one panel
+    check_bytes_head(300, 520, true, 1); // more steps of the depth than are on their way at a time
+    if (large)
+        check_bytes_head(66000, 8, true, 1); // more than one panel
     for (auto const& [rows, hidden, width] : {std::tuple{0u, 64u, 12u}, {1, 64, 27}, {130, 72, 147}, {333, 136, 192}})
         for (bool backward : {true, false}) {
             check_patches_head<std::uint8_t>(uform_element_uint8_k, rows, hidden, width, backward);
             check_patches_head<std::int16_t>(uform_element_int16_k, rows, hidden, width, backward);
             check_patches_head<float>(uform_element_float32_k, rows, hidden, width, backward);
         }
-    check_patches_head<std::uint8_t>(uform_element_uint8_k, 17000, 64, 27, true);
+    check_patches_head<std::uint8_t>(uform_element_uint8_k, 300, 520, 400, true);
+    if (large)
+        check_patches_head<std::uint8_t>(uform_element_uint8_k, 66000, 8, 27, true);
     for (std::size_t rows : {0, 1, 128, 515})
-        for (std::uint32_t classes : {2u, 33u, 256u})
+        for (std::uint32_t classes : {2u, 33u, 100u, 256u, 508u, 1000u, 1028u})
             for (float magnitude : {1.f, 50.f})
                 for (char const* place : {"none", "apart", "over the logits"})
                     check_cross_entropy(classes, rows, magnitude, place);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (!asked(count, arguments, "--unchecked")) // for a profiler
+        check_all(!asked(count, arguments, "--small"));
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -109,6 +109,8 @@ void bench() {
         std::string const name = std::to_string(hidden);
         watch.bytes("norm forward " + name, 2 * tensor,
                     [&] { vram::launch_norm_forward(on, rows, x.data(), gain.data(), y.data(), inverse.data()); });
+        watch.bytes("norm inverses " + name, tensor,
+                    [&] { vram::launch_norm_inverses(on, rows, x.data(), inverse.data()); });
         watch.bytes("norm backward with residual " + name, 4 * tensor,
                     [&] { vram::launch_norm_backward(on, rows, arguments); });
         arguments.output = y.data();
@@ -125,6 +127,7 @@ int main(int count, char** arguments) {
         check("norm twice " + std::to_string(hidden),
               same_bits(run_case(shapes, hidden, how::direct), run_case(shapes, hidden, how::captured)));
     }
+    run_case(equal_segments(90, 251), 64, how::direct); // as many parts as there may be
     run_case({}, 512, how::direct);
     if (wants_bench(count, arguments))
         bench();

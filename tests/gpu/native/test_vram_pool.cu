@@ -139,7 +139,9 @@ int main(int count, char** arguments) {
               same_bits(run_case(shapes, hidden, false, how::direct), run_case(shapes, hidden, false, how::captured)));
     }
     run_case(odd_segments(2), 16384, false, how::direct);
+    // Fewer threads share a bag where there are more of them.
     run_case(equal_segments(700, 3), 64, false, how::direct);
+    run_case(equal_segments(200, 9), 192, false, how::direct);
     run_case(odd_segments(4), 128, true, how::direct);
     run_case({}, 64, false, how::direct);
     if (wants_bench(count, arguments))

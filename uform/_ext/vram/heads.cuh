@@ -6,22 +6,26 @@
 
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
-#include "vram/mma_tile.cuh"
+#include "vram/row_shares.cuh"
+#include "vram/values.cuh"
 
 namespace uform::vram {
 
 /** Rows whose gradients of predictions are in memory at a time. */
-inline constexpr std::uint32_t head_panel_rows_k = 16384;
-/** Shares of a panel's rows whose parts of the weights' gradient are summed apart, then in order. */
-inline constexpr unsigned head_splits_k = 16;
+inline constexpr std::uint32_t head_panel_rows_k = 65536;
+/** Most shares of a panel's rows whose parts of the weights' gradient are summed apart, then in order. */
+inline constexpr unsigned head_splits_k = 32;
+/** Rows and columns of the tiles of products, but for those that hold all bytes. */
+inline constexpr unsigned head_tile_k = 128;
+/** Outputs of the head of bytes. */
+inline constexpr std::uint32_t bytes_k = 256;
 
 /** A head over the rows of one panel. */
 struct head_panel {
-    std::uint32_t hidden;  // a multiple of 8
-    std::uint32_t outputs; // predictions of a row
-    std::uint32_t stride;  // of `predictions`, a multiple of 8
-    std::uint32_t first;   // the panel's first row, among the head's own
-    std::uint32_t const* count;
+    std::uint32_t hidden;        // a multiple of 8
+    std::uint32_t outputs;       // predictions of a row
+    std::uint32_t stride;        // of `predictions`, a multiple of 8
+    row_shares shares;           // the panel's rows, among the head's own, and their shares in the weights' gradient
     std::uint32_t const* before; // rows of `rows` before the head's first, or null: none
     __nv_bfloat16 const* rows;   // [before + count, hidden]
     __nv_bfloat16 const* weight; // [outputs, hidden]
@@ -31,13 +35,7 @@ struct head_panel {
     float* weight_gradient;      // [outputs, hidden] added to
 
     /** Where the panel begins in `rows`. */
-    __device__ std::size_t begin() const { return (std::size_t(first) + (before ? *before : 0)) * hidden; }
-
-    /** Rows of the panel that count. */
-    __device__ std::uint32_t rows_here() const {
-        std::uint32_t const all = *count;
-        return all <= first ? 0 : min(all - first, head_panel_rows_k);
-    }
+    __device__ std::size_t begin() const { return (std::size_t(shares.first) + (before ? *before : 0)) * hidden; }
 };
 
 /** The parts of a head's workspace. */
@@ -69,11 +67,44 @@ private:
     static std::uint32_t panel_rows(std::uint32_t rows) { return rows < head_panel_rows_k ? rows : head_panel_rows_k; }
 };
 
-/** rows_gradient = predictions weight, over the panel's rows. */
-void multiply_back(stream const&, head_panel const& panel, std::uint32_t rows);
+/** The gradient's factor and where predictions' gradients are wanted. */
+struct head_scale {
+    float const *scale, *weight; // device-side
+    bool backward;
 
-/** weight_gradient += predictions^T rows, in a fixed order. */
-void multiply_across(stream const&, head_panel const& panel, std::uint32_t rows);
+    __device__ float factor() const { return *scale * *weight; }
+};
+
+/** Raw values of covered patches, and what normalises each patch. */
+struct patch_targets {
+    std::uint32_t element;        // uform_element_t
+    void const* values;           // [*, width]
+    std::uint32_t const* patches; // [count] the patch of each covered row
+    std::uint32_t width;
+    value_scale scale;
+    float2 const* measures; // [count] mean and inverse deviation
+};
+
+/** Kernels over tiles of one generation of products, for the rows of a panel. */
+struct head_family {
+    /** Rows of a tile of `score_bytes`, which leaves a loss each; `score_patches` does so by `head_tile_k` squared. */
+    unsigned bytes_rows;
+    /** Cross-entropy of bytes; their predictions' gradients where wanted. */
+    void (*score_bytes)(stream const&, head_panel const&, std::uint32_t rows, std::uint8_t const* targets,
+                        head_scale const&, double* losses);
+    /** Squared errors of patches, mean over outputs; their predictions' gradients where wanted. */
+    void (*score_patches)(stream const&, head_panel const&, std::uint32_t rows, patch_targets const&, head_scale const&,
+                          double* losses);
+    /** rows_gradient = predictions weight. */
+    void (*multiply_back)(stream const&, head_panel const&, std::uint32_t rows);
+    /** parts = predictions^T rows, by shares of the rows. */
+    void (*multiply_across)(stream const&, head_panel const&, std::uint32_t rows);
+};
+
+extern head_family const mma_heads_k; // heads_mma.cu
+#if UFORM_WITH_SM90
+extern head_family const wgmma_heads_k; // heads_sm90.cu
+#endif
 
 /** *loss += *scale * the sum of `losses`, in their order. @param scale Device-side, or null: `factor` alone counts. */
 void add_losses(stream const&, double const* losses, std::size_t count, float const* scale, double factor,

@@ -1,5 +1,8 @@
 #include "vram/norm.h"
 
+#include <algorithm>
+
+#include "vram/attention_mma.cuh"
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
 #include "vram/operations.h"
@@ -12,8 +15,16 @@ namespace {
 constexpr unsigned threads_k = 256;
 constexpr float epsilon_k = 1e-6f;
 
-/** Rows whose shares of a gain's gradient one block sums; a constant, so that the order of sums is one. */
-constexpr unsigned rows_per_sum_k = 64;
+/**
+ *  Parts of a sum over rows, each a block's: as many as the GPU holds at a time, and none of few rows. They depend on
+ *  the count and the GPU alone, so that the order of sums does.
+ */
+constexpr unsigned most_parts_k = 512, fewest_rows_k = 32;
+
+__host__ __device__ constexpr unsigned parts_of(unsigned rows, unsigned most) {
+    unsigned const parts = ceil_divide(rows, fewest_rows_k);
+    return parts < most ? parts : most;
+}
 
 /** A team of threads works on a row: each holds up to so many vectors of it, a team's width apart. */
 template <unsigned team_ak, unsigned vectors_ak> struct row_share {
@@ -55,10 +66,8 @@ template <typename body_at> void with_share(std::uint32_t hidden, body_at&& body
         body(row_share<warp_k, 3>{});
     else if (vectors <= 4)
         body(row_share<warp_k, 4>{});
-    else if (vectors <= 6)
-        body(row_share<warp_k, 6>{});
     else if (vectors <= 8)
-        body(row_share<warp_k, 8>{});
+        body(row_share<threads_k, 1>{});
     else if (vectors <= 16)
         body(row_share<threads_k, 2>{});
     else if (vectors <= 32)
@@ -86,14 +95,15 @@ __global__ void __launch_bounds__(threads_k)
     if (row >= rows.active)
         return;
     std::size_t const at = std::size_t(row) * rows.hidden;
+    bf16x8 held[share_at::vectors];
+    float square = 0;
+    // Before the count is known: there are values in all active rows.
+    share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned first) { held[v] = load8(x + at + first); });
     if (row >= *rows.count) {
         if constexpr (normalizes_ak)
             zero_row<share_at>(rows.hidden, y + at);
         return;
     }
-    bf16x8 held[share_at::vectors];
-    float square = 0;
-    share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned first) { held[v] = load8(x + at + first); });
     share_at::for_vectors(rows.hidden, [&](unsigned v, unsigned) {
         floatx8 const wide = widen(held[v]);
 #pragma unroll
@@ -130,42 +140,95 @@ __global__ void __launch_bounds__(threads_k)
     inverses[row] = inverse_of(square, rows.hidden);
 }
 
+/** Rows of gradients on their way to shared memory. A thread copies what it reads itself: none waits for another. */
+template <typename share_at> class row_ring {
+public:
+    /** Of a row: its values, its gradients, and those that pass around the norm. */
+    static constexpr unsigned tensors = 3;
+    static constexpr unsigned stages = share_at::vectors == 1   ? 3
+                                       : share_at::vectors == 2 ? 4
+                                       : share_at::vectors <= 4 ? 2
+                                                                : 1;
+    static constexpr unsigned bytes = stages * tensors * share_at::vectors * threads_k * sizeof(bf16x8);
+    static_assert(bytes <= 96 * 1024, "what a block may have on every GPU");
+
+    __device__ explicit row_ring(std::byte* shared) : own_(shared + threadIdx.x * sizeof(bf16x8)) {}
+
+    __device__ __forceinline__ void begin(unsigned turn, unsigned tensor, unsigned v, __nv_bfloat16 const* from) const {
+        copy_begin(shared_place(at(turn, tensor, v)), from, true);
+    }
+    __device__ __forceinline__ bf16x8 read(unsigned turn, unsigned tensor, unsigned v) const {
+        return load8(reinterpret_cast<__nv_bfloat16 const*>(at(turn, tensor, v)));
+    }
+
+private:
+    __device__ __forceinline__ std::byte* at(unsigned turn, unsigned tensor, unsigned v) const {
+        return own_ + ((turn % stages * tensors + tensor) * share_at::vectors + v) * threads_k * sizeof(bf16x8);
+    }
+
+    std::byte* own_;
+};
+
+/** Zeros in the rows past the count, by all blocks. */
+template <typename share_at>
+__device__ __forceinline__ void zero_slack(norm_rows const& rows, unsigned count, __nv_bfloat16* of) {
+    unsigned const team = threadIdx.x / share_at::team;
+    for (unsigned row = count + blockIdx.x * share_at::teams + team; row < rows.active;
+         row += gridDim.x * share_at::teams)
+        zero_row<share_at>(rows.hidden, of + std::size_t(row) * rows.hidden);
+}
+
 /**
- *  The gradient of `rows_per_sum_k` rows a block, and the sum of their shares of the gain's gradient. A team reads a
- *  row's gradients whole before it writes any of it, so that they may lie in one place.
- *  @param sums [blocks, hidden]
+ *  A part's rows, each by a team, and the sum of their shares of the gain's gradient. A team reads a row's gradients
+ *  whole before it writes any of it, so that they may lie in one place.
+ *  @param sums [parts, hidden]
  */
 template <typename share_at>
-__global__ void __launch_bounds__(threads_k)
-    differentiate(norm_rows rows, norm_backward_arguments arguments, float* __restrict__ sums) {
+__global__ void __launch_bounds__(threads_k, share_at::vectors < 8 ? 2 : 1)
+    differentiate(norm_rows rows, unsigned most_parts, norm_backward_arguments arguments, float* __restrict__ sums) {
     follow_earlier_kernels();
-    extern __shared__ __align__(16) float block_sums[]; // [hidden]
+    extern __shared__ __align__(128) std::byte shared[];
     __shared__ float scratch[2][threads_k / warp_k];
+    using ring_t = row_ring<share_at>;
     std::uint32_t const hidden = rows.hidden, count = min(*rows.count, rows.active);
-    std::uint32_t const begin = blockIdx.x * rows_per_sum_k, end = min(begin + rows_per_sum_k, rows.active);
-    unsigned const team = threadIdx.x / share_at::team;
+    unsigned const parts = parts_of(count, most_parts), team = threadIdx.x / share_at::team;
+    zero_slack<share_at>(rows, count, arguments.input_gradient);
+    if (arguments.output)
+        zero_slack<share_at>(rows, count, arguments.output);
+    if (blockIdx.x >= parts)
+        return; // the same for the whole block
+
+    ring_t const ring(shared);
+    std::uint32_t const first_row = blockIdx.x * share_at::teams + team, step = parts * share_at::teams;
+    auto const begin_row = [&](unsigned turn) {
+        std::uint32_t const row = first_row + turn * step;
+        if (row < count) {
+            std::size_t const at = std::size_t(row) * hidden;
+            share_at::for_vectors(hidden, [&](unsigned v, unsigned first) {
+                ring.begin(turn, 0, v, arguments.x + at + first);
+                ring.begin(turn, 1, v, arguments.output_gradient + at + first);
+                if (arguments.residual_gradient)
+                    ring.begin(turn, 2, v, arguments.residual_gradient + at + first);
+            });
+        }
+        copies_commit();
+    };
+    for (unsigned turn = 0; turn + 1 < ring_t::stages; ++turn)
+        begin_row(turn);
     floatx8 gains[share_at::vectors], shares[share_at::vectors] = {};
     share_at::for_vectors(hidden, [&](unsigned v, unsigned first) { gains[v] = load8(arguments.gain + first); });
 
+    float next_inverse = first_row < count ? arguments.inverse_rms[first_row] : 0;
     unsigned turn = 0;
-    for (std::uint32_t row = begin + team; row < end; row += share_at::teams, turn ^= 1) {
-        std::size_t const at = std::size_t(row) * hidden;
-        if (row >= count) {
-            zero_row<share_at>(hidden, arguments.input_gradient + at);
-            if (arguments.output)
-                zero_row<share_at>(hidden, arguments.output + at);
-            continue;
-        }
-        float const inverse = arguments.inverse_rms[row];
-        bf16x8 x[share_at::vectors], slopes[share_at::vectors], around[share_at::vectors];
-        share_at::for_vectors(hidden, [&](unsigned v, unsigned first) {
-            x[v] = load8(arguments.x + at + first);
-            slopes[v] = load8(arguments.output_gradient + at + first);
-            around[v] = arguments.residual_gradient ? load8(arguments.residual_gradient + at + first) : zero8();
-        });
+    for (std::uint32_t row = first_row; row < count; row += step, ++turn) {
+        begin_row(turn + ring_t::stages - 1);
+        float const inverse = next_inverse;
+        if (row + step < count)
+            next_inverse = arguments.inverse_rms[row + step];
+        copies_wait<ring_t::stages - 1>();
         float along = 0;
         share_at::for_vectors(hidden, [&](unsigned v, unsigned) {
-            floatx8 const values = widen(x[v]), slope = widen(slopes[v]);
+            floatx8 const values = widen(ring.read(turn, 0, v)), slope = widen(ring.read(turn, 1, v));
 #pragma unroll
             for (unsigned i = 0; i != lanes_k; ++i) {
                 float const product = slope[i] * values[i];
@@ -173,10 +236,11 @@ __global__ void __launch_bounds__(threads_k)
                 shares[v][i] += product * inverse;
             }
         });
-        along = share_at::sum(along, scratch[turn]) * inverse * inverse * inverse / static_cast<float>(hidden);
+        along = share_at::sum(along, scratch[turn % 2]) * inverse * inverse * inverse / static_cast<float>(hidden);
+        std::size_t const at = std::size_t(row) * hidden;
         share_at::for_vectors(hidden, [&](unsigned v, unsigned first) {
-            floatx8 const values = widen(x[v]), slope = widen(slopes[v]);
-            floatx8 gradient = widen(around[v]), output;
+            floatx8 const values = widen(ring.read(turn, 0, v)), slope = widen(ring.read(turn, 1, v));
+            floatx8 gradient = widen(arguments.residual_gradient ? ring.read(turn, 2, v) : zero8()), output;
 #pragma unroll
             for (unsigned i = 0; i != lanes_k; ++i) {
                 float const scaled = inverse * gains[v][i];
@@ -189,41 +253,45 @@ __global__ void __launch_bounds__(threads_k)
         });
     }
 
-    if (begin >= count)
-        return; // the same for the whole block
-    for (unsigned turn_of = 0; turn_of != share_at::teams; ++turn_of) {
-        if (team == turn_of)
-            share_at::for_vectors(hidden, [&](unsigned v, unsigned first) {
-                floatx8 sum = shares[v];
-                if (turn_of != 0) {
-                    floatx8 const before = load8(block_sums + first);
+    copies_wait<0>();
+    __syncthreads(); // the rows' memory now takes the teams' shares
+    static_assert(share_at::teams * share_at::team * share_at::vectors * lanes_k * sizeof(float) <= ring_t::bytes);
+    float* const team_shares = reinterpret_cast<float*>(shared); // [teams, hidden]
+    share_at::for_vectors(hidden, [&](unsigned v, unsigned first) {
+        store8(team_shares + std::size_t(team) * hidden + first, shares[v]);
+    });
+    __syncthreads();
+    for (unsigned i = threadIdx.x * 4; i < hidden; i += threads_k * 4) {
+        float4 sum = *reinterpret_cast<float4 const*>(team_shares + i);
 #pragma unroll
-                    for (unsigned i = 0; i != lanes_k; ++i)
-                        sum[i] += before[i];
-                }
-                store8(block_sums + first, sum);
-            });
-        __syncthreads();
+        for (unsigned other = 1; other != share_at::teams; ++other) {
+            float4 const more = *reinterpret_cast<float4 const*>(team_shares + std::size_t(other) * hidden + i);
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+        }
+        *reinterpret_cast<float4*>(sums + std::size_t(blockIdx.x) * hidden + i) = sum;
     }
-    for (unsigned i = threadIdx.x * 4; i < hidden; i += threads_k * 4)
-        *reinterpret_cast<float4*>(sums + std::size_t(blockIdx.x) * hidden + i) =
-            *reinterpret_cast<float4 const*>(block_sums + i);
 }
 
 constexpr unsigned groups_k = 32;
 
-/** gain_gradient += the sum of all blocks' sums. A column of the block takes a value, its rows share out the blocks. */
-__global__ void __launch_bounds__(warp_k* groups_k)
-    add_sums(norm_rows rows, float const* __restrict__ sums, float* __restrict__ gain_gradient) {
+/** gain_gradient += the sum of all parts' sums. A column of the block takes a value, its rows share out the parts. */
+__global__ void __launch_bounds__(warp_k* groups_k, 1)
+    add_sums(norm_rows rows, unsigned most_parts, float const* __restrict__ sums, float* __restrict__ gain_gradient) {
     follow_earlier_kernels();
     __shared__ double group_sums[groups_k][warp_k];
-    std::uint32_t const blocks = ceil_divide(min(*rows.count, rows.active), rows_per_sum_k);
+    std::uint32_t const parts = parts_of(min(*rows.count, rows.active), most_parts);
     std::uint32_t const value = blockIdx.x * warp_k + threadIdx.x;
     double sum = 0;
     if (value < rows.hidden) {
-#pragma unroll 8
-        for (std::uint32_t block = threadIdx.y; block < blocks; block += groups_k)
-            sum += static_cast<double>(sums[std::size_t(block) * rows.hidden + value]);
+        constexpr unsigned at_once = most_parts_k / groups_k;
+        float loaded[at_once]; // abreast: past the end the last one again
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            loaded[i] = parts ? sums[std::size_t(min(threadIdx.y + i * groups_k, parts - 1)) * rows.hidden + value] : 0;
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            if (threadIdx.y + i * groups_k < parts)
+                sum += static_cast<double>(loaded[i]);
     }
     group_sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
@@ -265,16 +333,18 @@ void launch_norm_inverses(stream const& stream, norm_rows const& rows, float con
 
 void launch_norm_backward(stream const& stream, norm_rows const& rows, norm_backward_arguments const& arguments) {
     float* const sums = static_cast<float*>(arguments.workspace);
+    unsigned const most_parts = std::min(2 * static_cast<unsigned>(stream.multiprocessors), most_parts_k);
     with_share(rows.hidden, [&](auto share) {
-        launch_early(stream, differentiate<decltype(share)>, blocks_for(rows.active, rows_per_sum_k), threads_k,
-                     rows.hidden * sizeof(float), rows, arguments, sums);
+        using share_t = decltype(share);
+        launch_early(stream, differentiate<share_t>, parts_of(rows.active, most_parts), threads_k,
+                     row_ring<share_t>::bytes, rows, most_parts, arguments, sums);
     });
     launch_early(stream, add_sums, rows.active ? blocks_for(rows.hidden, warp_k) : 0, dim3(warp_k, groups_k), 0, rows,
-                 sums, arguments.gain_gradient);
+                 most_parts, sums, arguments.gain_gradient);
 }
 
 std::size_t norm_workspace_bytes(std::uint32_t hidden, std::uint32_t columns) {
-    return part_bytes<float>(std::size_t(blocks_for(columns, rows_per_sum_k)) * hidden);
+    return part_bytes<float>(std::size_t(parts_of(columns, most_parts_k)) * hidden);
 }
 
 uform_status_t norm_forward(uform_stream_t* opaque, uform_norm_t const* norm) {

@@ -1,7 +1,11 @@
 #include "vram/elementwise.cuh"
 #include "vram/gemm.h"
+#include "vram/gemm_scattered_sm90.h"
+#include "vram/gemm_tiles.h"
 #include "vram/launch.cuh"
+#include "vram/moves.cuh"
 #include "vram/operations.h"
+#include "vram/patches_sm90.h"
 #include "vram/values.cuh"
 
 namespace uform::vram {
@@ -14,6 +18,7 @@ constexpr unsigned threads_k = 256;
 struct patches_workspace {
     __nv_bfloat16* values;  // [patches, padded] scaled
     __nv_bfloat16* states;  // [patches, hidden] of the patches, or their gradients
+    std::uint32_t* places;  // [patches] the column of each that is shown
     __nv_bfloat16* weight;  // [hidden, padded], where padded
     float* weight_gradient; // [hidden, padded], where padded
     void* product;          // of the weights' gradient
@@ -25,6 +30,7 @@ struct patches_workspace {
         workspace_parts parts(patches.workspace);
         values = parts.take<__nv_bfloat16>(std::size_t(patches.capacity) * padded);
         states = parts.take<__nv_bfloat16>(std::size_t(patches.capacity) * hidden);
+        places = parts.take<std::uint32_t>(patches.capacity);
         weight = parts.take<__nv_bfloat16>(weights);
         weight_gradient = parts.take<float>(weights);
         product_bytes = gemm_weight_gradient_workspace_bytes({patches.capacity, hidden, padded});
@@ -35,56 +41,73 @@ struct patches_workspace {
         std::uint32_t const padded = padded_width(width);
         std::size_t const weights = padded == width ? 0 : std::size_t(hidden) * padded;
         return part_bytes<__nv_bfloat16>(std::size_t(patches) * padded) +
-               part_bytes<__nv_bfloat16>(std::size_t(patches) * hidden) + part_bytes<__nv_bfloat16>(weights) +
-               part_bytes<float>(weights) +
+               part_bytes<__nv_bfloat16>(std::size_t(patches) * hidden) + part_bytes<std::uint32_t>(patches) +
+               part_bytes<__nv_bfloat16>(weights) + part_bytes<float>(weights) +
                part_bytes<std::byte>(gemm_weight_gradient_workspace_bytes({patches, hidden, padded}));
     }
 };
 
-/** Rows past the count become zero. */
-template <typename element_at>
-__global__ void __launch_bounds__(threads_k) scale_values(uform_patches_t patches, __nv_bfloat16* __restrict__ scaled) {
-    std::uint32_t const patch = row_of_thread();
-    if (patch >= patches.active)
-        return;
-    bool const used = patch < *patches.count;
-    std::uint32_t const padded = padded_width(patches.width);
-    element_at const* const row = static_cast<element_at const*>(patches.values) + std::size_t(patch) * patches.width;
+/** Rows past the count become zero. @tparam whole_ak Whether rows are whole vectors. */
+template <typename element_at, bool whole_ak>
+__global__ void __launch_bounds__(moving_threads_k, 3)
+    scale_values(uform_patches_t patches, __nv_bfloat16* __restrict__ scaled) {
+    follow_earlier_kernels();
+    std::uint32_t const count = *patches.count, width = patches.width, padded = padded_width(width);
+    element_at const* const values = static_cast<element_at const*>(patches.values);
     value_scale const scale{patches.multiplier, patches.offset};
-    for_row_vectors(padded, [&](std::uint32_t first) {
-        store8(scaled + std::size_t(patch) * padded + first,
-               used ? narrow(load_scaled(row, first, patches.width, scale)) : zero8());
-    });
+    move_rows(
+        patches.active, padded, [&](std::uint32_t patch) { return patch < count ? patch : becomes_zero_k; },
+        [&](std::uint32_t patch, std::uint32_t, std::uint32_t first) {
+            return narrow(load_scaled<whole_ak>(values + std::size_t(patch) * width, first, width, scale));
+        },
+        [&](std::uint32_t patch, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
+            store8(scaled + std::size_t(patch) * padded + first, vector);
+        });
 }
 
-/** Whether the patch's column shows it: a covered one has the mask's code instead. */
-__device__ __forceinline__ bool is_shown(uform_patches_t const& patches, std::uint32_t patch) {
-    return patch < *patches.count && patches.columns.codes[patches.patch_columns[patch]] == UFORM_CODE_VALUES;
+/** The patch's column, if that shows it: a covered one has the mask's code instead. */
+__device__ __forceinline__ std::uint32_t column_of(uform_patches_t const& patches, std::uint32_t patch,
+                                                   std::uint32_t otherwise) {
+    if (patch >= *patches.count)
+        return otherwise;
+    std::uint32_t const column = patches.patch_columns[patch];
+    return patches.columns.codes[column] == UFORM_CODE_VALUES ? column : otherwise;
 }
 
-__global__ void __launch_bounds__(threads_k)
+__global__ void __launch_bounds__(threads_k) find_places(uform_patches_t patches, std::uint32_t* __restrict__ places) {
+    follow_earlier_kernels();
+    std::uint32_t const patch = blockIdx.x * threads_k + threadIdx.x;
+    if (patch < patches.active)
+        places[patch] = column_of(patches, patch, left_alone_k);
+}
+
+__global__ void __launch_bounds__(moving_threads_k, 4)
     scatter_states(uform_patches_t patches, __nv_bfloat16 const* __restrict__ from) {
-    std::uint32_t const patch = row_of_thread();
-    if (patch >= patches.active || !is_shown(patches, patch))
-        return;
-    __nv_bfloat16* const to =
-        static_cast<__nv_bfloat16*>(patches.states) + std::size_t(patches.patch_columns[patch]) * patches.hidden;
-    for_row_vectors(patches.hidden, [&](std::uint32_t first) {
-        store8(to + first, load8(from + std::size_t(patch) * patches.hidden + first));
-    });
+    follow_earlier_kernels();
+    auto* const states = static_cast<__nv_bfloat16*>(patches.states);
+    move_rows(
+        patches.active, patches.hidden, [&](std::uint32_t patch) { return column_of(patches, patch, left_alone_k); },
+        [&](std::uint32_t patch, std::uint32_t, std::uint32_t first) {
+            return load8(from + std::size_t(patch) * patches.hidden + first);
+        },
+        [&](std::uint32_t, std::uint32_t column, std::uint32_t first, bf16x8 const& vector) {
+            store8(states + std::size_t(column) * patches.hidden + first, vector);
+        });
 }
 
 /** Rows of patches that are not shown, or past the count, become zero. */
-__global__ void __launch_bounds__(threads_k) gather_gradients(uform_patches_t patches, __nv_bfloat16* __restrict__ to) {
-    std::uint32_t const patch = row_of_thread();
-    if (patch >= patches.active)
-        return;
-    bool const shown = is_shown(patches, patch);
-    __nv_bfloat16 const* const from = static_cast<__nv_bfloat16 const*>(patches.gradient) +
-                                      (shown ? std::size_t(patches.patch_columns[patch]) * patches.hidden : 0);
-    for_row_vectors(patches.hidden, [&](std::uint32_t first) {
-        store8(to + std::size_t(patch) * patches.hidden + first, shown ? load8(from + first) : zero8());
-    });
+__global__ void __launch_bounds__(moving_threads_k, 4)
+    gather_gradients(uform_patches_t patches, __nv_bfloat16* __restrict__ to) {
+    follow_earlier_kernels();
+    auto const* const gradient = static_cast<__nv_bfloat16 const*>(patches.gradient);
+    move_rows(
+        patches.active, patches.hidden, [&](std::uint32_t patch) { return column_of(patches, patch, becomes_zero_k); },
+        [&](std::uint32_t, std::uint32_t column, std::uint32_t first) {
+            return load8(gradient + std::size_t(column) * patches.hidden + first);
+        },
+        [&](std::uint32_t patch, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
+            store8(to + std::size_t(patch) * patches.hidden + first, vector);
+        });
 }
 
 __global__ void __launch_bounds__(threads_k)
@@ -105,9 +128,11 @@ __global__ void __launch_bounds__(threads_k)
 }
 
 void launch_scale_values(stream const& stream, uform_patches_t const& patches, __nv_bfloat16* scaled) {
-    rows_shape const shape(patches.active, padded_width(patches.width) / lanes_k);
+    std::uint32_t const padded = padded_width(patches.width);
     with_element(patches.element, [&](auto element) {
-        launch(stream, scale_values<decltype(element)>, shape.grid, shape.block, 0, patches, scaled);
+        using element_t = decltype(element);
+        auto const kernel = padded == patches.width ? scale_values<element_t, true> : scale_values<element_t, false>;
+        launch_moves(stream, kernel, patches.active, padded, patches, scaled);
     });
 }
 
@@ -123,6 +148,26 @@ __nv_bfloat16 const* padded_weight(stream const& stream, uform_patches_t const& 
     return work.weight;
 }
 
+[[maybe_unused]] void launch_find_places(stream const& stream, uform_patches_t const& patches, std::uint32_t* places) {
+    launch_early(stream, find_places, blocks_for(patches.active, threads_k), threads_k, 0, patches, places);
+}
+
+/** The columns' states from the scaled values. */
+void multiply_and_scatter(stream const& stream, uform_patches_t const& patches, patches_workspace const& work) {
+    linear_extents const extents{patches.active, patches.hidden, padded_width(patches.width)};
+    __nv_bfloat16 const* const weight = padded_weight(stream, patches, work);
+#if UFORM_WITH_SM90
+    if (stream.gpu_class == uform_gpu_class_hopper_k) {
+        static_assert(sm90::no_place_k == left_alone_k);
+        launch_find_places(stream, patches, work.places);
+        return sm90::gemm_scattered_forward(stream, extents, work.values, weight, work.places,
+                                            static_cast<__nv_bfloat16*>(patches.states));
+    }
+#endif
+    gemm_forward(stream, extents, work.values, weight, nullptr, work.states);
+    launch_moves(stream, scatter_states, patches.active, patches.hidden, patches, work.states);
+}
+
 void add_weight_gradient(stream const& stream, uform_patches_t const& patches, patches_workspace const& work) {
     std::uint32_t const hidden = patches.hidden, width = patches.width, padded = padded_width(width);
     linear_extents const extents{patches.active, hidden, padded};
@@ -135,6 +180,25 @@ void add_weight_gradient(stream const& stream, uform_patches_t const& patches, p
                          work.product_bytes);
     launch(stream, add_unpadded, blocks_for(std::size_t(hidden) * width, threads_k), threads_k, 0, hidden, width,
            static_cast<float const*>(work.weight_gradient), patches.weight_gradient);
+}
+
+/** The same in one product that scales values and gathers gradients itself, where there is one. */
+bool add_weight_gradient_at_once([[maybe_unused]] stream const& stream, [[maybe_unused]] uform_patches_t const& patches,
+                                 [[maybe_unused]] patches_workspace const& work) {
+#if UFORM_WITH_SM90
+    if (!sm90::multiplies_values(stream, patches))
+        return false;
+    std::uint32_t const rows = patches.active, hidden = patches.hidden, width = patches.width;
+    row_shares const shares{patches.count, 0, rows,
+                            sm90::value_splits(stream, patches, most_slices(rows, hidden, width))};
+    float* const parts = static_cast<float*>(work.product);
+    launch_find_places(stream, patches, work.places);
+    sm90::multiply_values(stream, patches, shares, work.places, parts);
+    add_parts(stream, shares, parts, std::size_t(hidden) * width, patches.weight_gradient);
+    return true;
+#else
+    return false;
+#endif
 }
 
 void check_workspace(uform_patches_t const& patches) {
@@ -155,11 +219,7 @@ uform_status_t patches_forward(uform_stream_t* opaque, uform_patches_t const* pa
             return;
         patches_workspace const work(*patches);
         launch_scale_values(stream, *patches, work.values);
-        linear_extents const extents{patches->active, patches->hidden, padded_width(patches->width)};
-        __nv_bfloat16 const* const weight = padded_weight(stream, *patches, work);
-        gemm_forward(stream, extents, work.values, weight, nullptr, work.states);
-        rows_shape const shape(patches->active, patches->hidden / lanes_k);
-        launch(stream, scatter_states, shape.grid, shape.block, 0, *patches, work.states);
+        multiply_and_scatter(stream, *patches, work);
     });
 }
 
@@ -169,9 +229,10 @@ uform_status_t patches_backward(uform_stream_t* opaque, uform_patches_t const* p
         if (patches->active == 0)
             return;
         patches_workspace const work(*patches);
+        if (add_weight_gradient_at_once(stream, *patches, work))
+            return;
         launch_scale_values(stream, *patches, work.values);
-        rows_shape const shape(patches->active, patches->hidden / lanes_k);
-        launch(stream, gather_gradients, shape.grid, shape.block, 0, *patches, work.states);
+        launch_moves(stream, gather_gradients, patches->active, patches->hidden, *patches, work.states);
         add_weight_gradient(stream, *patches, work);
     });
 }

@@ -2,6 +2,7 @@
 
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
+#include "vram/moves.cuh"
 #include "vram/operations.h"
 
 namespace uform::vram {
@@ -11,6 +12,8 @@ namespace {
 constexpr double shortest_k = 1e-12;
 constexpr unsigned threads_k = 256;
 constexpr unsigned warps_k = threads_k / warp_k;
+
+constexpr std::uint32_t no_segment_k = 0xFFFFFFFFu;
 
 /** Where the segments of each bag lie: its first, and the complement of its last, so that both are least values. */
 struct bag_segments {
@@ -23,7 +26,15 @@ struct bag_segments {
 
 std::size_t segments_bytes(std::size_t bags) noexcept { return 2 * bags * sizeof(std::uint32_t); }
 
+/** Not by a copy: those end what kernels do abreast. */
+__global__ void __launch_bounds__(threads_k) forget_segments(std::uint32_t bags, bag_segments found) {
+    follow_earlier_kernels();
+    for (std::uint32_t i = blockIdx.x * threads_k + threadIdx.x; i < 2 * bags; i += gridDim.x * threads_k)
+        found.first[i] = no_segment_k;
+}
+
 __global__ void __launch_bounds__(threads_k) find_segments(uform_columns_t columns, bag_segments found) {
+    follow_earlier_kernels();
     std::uint32_t const segments = columns.counts[1];
     for (std::uint32_t s = blockIdx.x * threads_k + threadIdx.x; s < segments; s += gridDim.x * threads_k) {
         std::uint32_t const bag = columns.segments[s].bag;
@@ -32,25 +43,29 @@ __global__ void __launch_bounds__(threads_k) find_segments(uform_columns_t colum
     }
 }
 
-constexpr unsigned pool_threads_k = 512;
+/** Threads of a multiprocessor that pool: more would leave each too few registers to have loads in flight. */
+constexpr unsigned pool_threads_k = 1024;
+constexpr unsigned at_once_k = 8; // vectors that a thread loads at a time
 
 /** How the threads of a block share out a bag: `wide` of them have a row's vectors, `groups` of those every so many
  * rows. */
 struct pool_shape {
     unsigned wide, groups;
 
-    pool_shape(std::uint32_t hidden, unsigned strides) noexcept
-        : wide(ceil_divide(hidden / lanes_k, strides)), groups(pool_threads_k / wide) {}
+    pool_shape(std::uint32_t hidden, unsigned strides, unsigned threads) noexcept
+        : wide(ceil_divide(hidden / lanes_k, strides)), groups(threads / wide) {}
 };
 
 /**
  *  A block a bag. Its segments are taken in their order, the groups' sums are added up in theirs.
  *  @param strides_ak Vectors of a row that one thread has.
  */
-template <unsigned strides_ak>
-__global__ void __launch_bounds__(pool_threads_k) pool_bags(uform_pool_t pool, bag_segments found, pool_shape shape) {
+template <unsigned strides_ak, unsigned threads_ak>
+__global__ void __launch_bounds__(threads_ak, pool_threads_k / threads_ak)
+    pool_bags(uform_pool_t pool, bag_segments found, pool_shape shape) {
+    follow_earlier_kernels();
     extern __shared__ __align__(16) float group_sums[]; // [groups - 1, hidden]
-    __shared__ double scratch[pool_threads_k / warp_k];
+    __shared__ double scratch[threads_ak / warp_k];
     uform_columns_t const& columns = pool.columns;
     std::uint32_t const hidden = pool.hidden, bag = blockIdx.x;
     unsigned const x = threadIdx.x % shape.wide, group = threadIdx.x / shape.wide;
@@ -75,7 +90,7 @@ __global__ void __launch_bounds__(pool_threads_k) pool_bags(uform_pool_t pool, b
 
     floatx8 sums[strides_ak] = {};
     std::uint32_t pooled_columns = 0;
-    std::uint32_t const begin = found.first[bag], end = begin == 0xFFFFFFFFu ? begin : ~found.last_complement[bag] + 1;
+    std::uint32_t const begin = found.first[bag], end = begin == no_segment_k ? begin : ~found.last_complement[bag] + 1;
     for (std::uint32_t s = begin; s != end; ++s) {
         uform_segment_t const& segment = columns.segments[s];
         if (segment.bag != bag)
@@ -87,12 +102,18 @@ __global__ void __launch_bounds__(pool_threads_k) pool_bags(uform_pool_t pool, b
         if (group >= shape.groups)
             continue;
         for_vectors([&](unsigned stride, std::uint32_t first) {
-#pragma unroll 4
-            for (std::uint32_t column = group; column < count; column += shape.groups) {
-                floatx8 const added = widen(load8(rows + std::size_t(column) * hidden + first));
+            for (std::uint32_t column = group; column < count; column += at_once_k * shape.groups) {
+                bf16x8 loaded[at_once_k]; // past the end the last one again: a branch would end what runs abreast
 #pragma unroll
-                for (unsigned i = 0; i != lanes_k; ++i)
-                    sums[stride][i] += added[i];
+                for (unsigned i = 0; i != at_once_k; ++i)
+                    loaded[i] = load8(rows + std::size_t(min(column + i * shape.groups, count - 1)) * hidden + first);
+#pragma unroll
+                for (unsigned i = 0; i != at_once_k; ++i) {
+                    floatx8 const added = widen(loaded[i]);
+#pragma unroll
+                    for (unsigned j = 0; j != lanes_k; ++j)
+                        sums[stride][j] += column + i * shape.groups < count ? added[j] : 0.f;
+                }
             }
         });
     }
@@ -132,6 +153,7 @@ __global__ void __launch_bounds__(pool_threads_k) pool_bags(uform_pool_t pool, b
 
 /** A warp a bag: the gradient of each of its columns, through the unit length, then through the mean. */
 __global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t pool, float* __restrict__ gradients) {
+    follow_earlier_kernels();
     std::uint32_t const bag = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
     std::uint32_t const hidden = pool.hidden;
     if (bag >= min(pool.columns.counts[2], pool.columns.bags_capacity))
@@ -159,39 +181,58 @@ __global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t poo
     }
 }
 
-/** A column a row of the block. */
+/** Gradients of bags to their columns. */
 template <bool accumulate_ak>
-__global__ void __launch_bounds__(256) spread_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
-    std::uint32_t const column = row_of_thread();
+__global__ void __launch_bounds__(moving_threads_k, 3)
+    spread_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
+    follow_earlier_kernels();
     uform_columns_t const& columns = pool.columns;
-    if (column >= columns.active)
-        return;
-    float const* from = nullptr;
-    if (column < columns.counts[0]) {
-        uform_segment_t const& segment = columns.segments[columns.segment_of[column]];
-        if (column - segment.first < segment.pooled)
-            from = gradients + std::size_t(segment.bag) * pool.hidden;
-    }
-    if (accumulate_ak && from == nullptr)
-        return;
-    __nv_bfloat16* const to = static_cast<__nv_bfloat16*>(pool.gradient) + std::size_t(column) * pool.hidden;
-    for_row_vectors(pool.hidden, [&](std::uint32_t first) {
-        floatx8 values = from ? load8(from + first) : floatx8{};
-        if constexpr (accumulate_ak) {
-            floatx8 const before = widen(load8(to + first));
+    std::uint32_t const count = columns.counts[0], hidden = pool.hidden;
+    constexpr std::uint32_t not_pooled = accumulate_ak ? left_alone_k : becomes_zero_k;
+    auto* const to = static_cast<__nv_bfloat16*>(pool.gradient);
+    move_rows(
+        columns.active, hidden,
+        [&](std::uint32_t column) {
+            if (column >= count)
+                return not_pooled;
+            uform_segment_t const& segment = columns.segments[columns.segment_of[column]];
+            return column - segment.first < segment.pooled ? segment.bag : not_pooled;
+        },
+        [&](std::uint32_t column, std::uint32_t bag, std::uint32_t first) {
+            floatx8 values = load8(gradients + std::size_t(bag) * hidden + first);
+            if constexpr (accumulate_ak) {
+                floatx8 const before = widen(load8(to + std::size_t(column) * hidden + first));
 #pragma unroll
-            for (unsigned i = 0; i != lanes_k; ++i)
-                values[i] += before[i];
-        }
-        store8(to + first, narrow(values));
-    });
+                for (unsigned i = 0; i != lanes_k; ++i)
+                    values[i] += before[i];
+            }
+            return narrow(values);
+        },
+        [&](std::uint32_t column, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
+            store8(to + std::size_t(column) * hidden + first, vector);
+        });
 }
 
-template <unsigned strides_ak>
+template <unsigned strides_ak, unsigned threads_ak>
 void launch_pool_bags(stream const& stream, uform_pool_t const& pool, bag_segments const& found) {
-    pool_shape const shape(pool.hidden, strides_ak);
+    pool_shape const shape(pool.hidden, strides_ak, threads_ak);
     std::size_t const shared_bytes = std::size_t(shape.groups - 1) * pool.hidden * sizeof(float);
-    launch(stream, pool_bags<strides_ak>, pool.columns.bags_capacity, pool_threads_k, shared_bytes, pool, found, shape);
+    launch_early(stream, pool_bags<strides_ak, threads_ak>, pool.columns.bags_capacity, threads_ak, shared_bytes, pool,
+                 found, shape);
+}
+
+/** The fewer bags, the more threads share one. */
+void launch_pool_bags(stream const& stream, uform_pool_t const& pool, bag_segments const& found) {
+    std::uint32_t const bags = pool.columns.bags_capacity, vectors = pool.hidden / lanes_k;
+    std::uint32_t const processors = static_cast<std::uint32_t>(stream.multiprocessors);
+    if (vectors > 512)
+        launch_pool_bags<4, 512>(stream, pool, found);
+    else if (vectors <= 256 && bags >= 4 * processors)
+        launch_pool_bags<1, 256>(stream, pool, found);
+    else if (bags > processors)
+        launch_pool_bags<1, 512>(stream, pool, found);
+    else
+        launch_pool_bags<1, 1024>(stream, pool, found);
 }
 
 } // namespace
@@ -206,15 +247,12 @@ uform_status_t pool_forward(uform_stream_t* opaque, uform_pool_t const* pool) {
         check_bytes("workspace_bytes", pool->workspace_bytes,
                     pool_workspace_bytes(pool->hidden, columns.bags_capacity));
         bag_segments const found(pool->workspace, columns.bags_capacity);
-        check_cuda(cudaMemsetAsync(pool->workspace, 0xFF, segments_bytes(columns.bags_capacity), stream.handle),
-                   stream);
         unsigned const most = static_cast<unsigned>(stream.multiprocessors) * 8;
-        launch(stream, find_segments, std::min(most, blocks_for(columns.segments_capacity, threads_k)), threads_k, 0,
-               columns, found);
-        if (pool->hidden / lanes_k <= pool_threads_k)
-            launch_pool_bags<1>(stream, *pool, found);
-        else
-            launch_pool_bags<4>(stream, *pool, found);
+        launch_early(stream, forget_segments, std::min(most, blocks_for(2 * columns.bags_capacity, threads_k)),
+                     threads_k, 0, columns.bags_capacity, found);
+        launch_early(stream, find_segments, std::min(most, blocks_for(columns.segments_capacity, threads_k)), threads_k,
+                     0, columns, found);
+        launch_pool_bags(stream, *pool, found);
     });
 }
 
@@ -224,10 +262,10 @@ uform_status_t pool_backward(uform_stream_t* opaque, uform_pool_t const* pool) {
         check_bytes("workspace_bytes", pool->workspace_bytes,
                     pool_workspace_bytes(pool->hidden, columns.bags_capacity));
         float* const gradients = static_cast<float*>(pool->workspace);
-        launch(stream, differentiate_bags, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool, gradients);
-        rows_shape const shape(columns.active, pool->hidden / lanes_k);
+        launch_early(stream, differentiate_bags, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool,
+                     gradients);
         auto const kernel = pool->accumulate ? spread_to_columns<true> : spread_to_columns<false>;
-        launch(stream, kernel, shape.grid, shape.block, 0, *pool, gradients);
+        launch_moves(stream, kernel, columns.active, pool->hidden, *pool, gradients);
     });
 }
 

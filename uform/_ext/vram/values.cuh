@@ -20,12 +20,15 @@ struct value_scale {
     float multiplier, offset;
 };
 
-/** Eight values of a padded row, zero past its width. @param row Of `width` values; `first` is a multiple of 8. */
-template <typename element_at>
+/**
+ *  Eight values of a padded row, zero past its width.
+ *  @tparam whole_ak Whether 8 divides the width. @param row Of `width` values; `first` is a multiple of 8.
+ */
+template <bool whole_ak, typename element_at>
 __device__ __forceinline__ floatx8 load_scaled(element_at const* row, std::uint32_t first, std::uint32_t width,
                                                value_scale scale) {
     floatx8 values;
-    if (width % lanes_k == 0) {
+    if constexpr (whole_ak) {
         // Rows then begin on whole vectors; a vector of bytes is one load, of wider values one or two.
         struct alignas(sizeof(element_at) * lanes_k < 16 ? sizeof(element_at) * lanes_k : 16) vector {
             element_at elements[lanes_k];
@@ -34,11 +37,12 @@ __device__ __forceinline__ floatx8 load_scaled(element_at const* row, std::uint3
 #pragma unroll
         for (unsigned i = 0; i != lanes_k; ++i)
             values[i] = fmaf(static_cast<float>(loaded.elements[i]), scale.multiplier, scale.offset);
-        return values;
-    }
+    } else {
 #pragma unroll
-    for (unsigned i = 0; i != lanes_k; ++i)
-        values[i] = first + i < width ? fmaf(static_cast<float>(row[first + i]), scale.multiplier, scale.offset) : 0.f;
+        for (unsigned i = 0; i != lanes_k; ++i)
+            values[i] =
+                first + i < width ? fmaf(static_cast<float>(row[first + i]), scale.multiplier, scale.offset) : 0.f;
+    }
     return values;
 }
 
