@@ -127,7 +127,7 @@ def test_hopper_kernels_are_promised_where_they_are_compiled(architectures: tupl
     assert bool(cuda.architectures_of(Path("gemm_forward_sm90.cu"))) == compiled
 
 
-@pytest.mark.parametrize("code", ["C7508", "C7510", "C7511"])
+@pytest.mark.parametrize("code", ["C7508", "C7510", "C7511", "C7514"])
 def test_serialized_wgmma_fails_the_build(code: str) -> None:
     printed = f"ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized"
     assert slow_kernel(printed) is not None

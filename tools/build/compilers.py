@@ -24,7 +24,7 @@ OPTIMIZED = ("-O3", "-DNDEBUG")
 SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-DUFORM_SANITIZED=1")
 
 # ptxas notes that WGMMA instructions were serialized: the kernel is several times slower than written.
-_PTXAS_FINDINGS = re.compile(r"\bC75(?:08|10|11)\b")
+_PTXAS_FINDINGS = re.compile(r"\bC75(?:08|10|11|14)\b")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class CudaCompiler:
 def slow_kernel(printed: str) -> str | None:
     """Answers why a kernel that compiled is not what was written, or None."""
     if _PTXAS_FINDINGS.search(printed):
-        return "ptxas serialized WGMMA instructions (C7508, C7510 or C7511): the kernel would be several times slower"
+        return "ptxas serialized WGMMA instructions (C7508 to C7514): the kernel would be several times slower"
     return None
 
 

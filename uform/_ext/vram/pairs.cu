@@ -19,6 +19,11 @@ struct capacities {
     std::uint32_t units, rows, edges, width;
 };
 
+/** Tiles of a panel's side, of so many. */
+std::uint32_t panel_side(std::uint32_t tiles) {
+    return std::min(tiles, tiles < large_tiles_k ? block_tiles_k : panel_tiles_k);
+}
+
 std::uint32_t tiles_of(std::uint32_t units) { return ceil_divide(std::max(units, 1u), tile_k); }
 
 /** Takes the parts of a workspace, and answers their bytes. */
@@ -29,8 +34,8 @@ std::size_t lay_out(problem& to, capacities const& most, void* base) {
     to.tile_words = ceil_divide(tiles, block_tiles_k);
     std::size_t const places = std::size_t(tiles) * tile_k;
     std::size_t const span = std::size_t(std::min(tiles, span_tiles_k)) * tile_k;
-    std::size_t const block = std::size_t(std::min(tiles, block_tiles_k)) * tile_k;
-    to.panel_stride = static_cast<std::uint32_t>(block);
+    std::size_t const panel = std::size_t(panel_side(tiles)) * tile_k;
+    to.panel_stride = static_cast<std::uint32_t>(panel);
 
     workspace_parts parts(base);
     to.vectors = parts.take<__nv_bfloat16>(places * to.padded_width);
@@ -43,24 +48,26 @@ std::size_t lay_out(problem& to, capacities const& most, void* base) {
     to.look = parts.take<std::uint32_t>(places);
     to.face = parts.take<std::uint32_t>(places);
     to.terms = parts.take<row_terms>(places);
+    to.lengths = parts.take<float>(places);
     to.sums = parts.take<partial_sum>(places);
     to.tile_views = parts.take<visibility>(tiles);
+    to.tile_lengths = parts.take<float>(tiles);
+    to.tile_offsets = parts.take<offset_range>(tiles);
     to.block_views = parts.take<visibility>(to.tile_words);
     to.named_tiles = parts.take<std::uint32_t>(std::size_t(tiles) * to.tile_words);
     to.row_places = parts.take<std::uint32_t>(most.rows);
     to.row_values = parts.take<double>(most.rows);
     to.gradients = parts.take<row_gradients>(most.rows);
-    to.row_centers = parts.take<float>(most.rows);
     to.named_places = parts.take<std::uint32_t>(most.edges);
     to.named_edges = parts.take<std::uint32_t>(most.edges);
     to.named_rows = parts.take<std::uint32_t>(most.edges);
     to.named_dots = parts.take<float>(most.edges);
     to.named_coefficients = parts.take<float>(most.edges);
 
-    // Forward's spans and backward's blocks take turns in one part.
+    // Forward's spans and backward's panels take turns in one part.
     std::size_t const forward = part_bytes<partial_sum>(2 * span / tile_k * span);
-    std::size_t const sums = part_bytes<coefficient_sums>(2 * block / tile_k * block);
-    std::size_t const backward = sums + part_bytes<__nv_bfloat16>(block * block);
+    std::size_t const sums = part_bytes<coefficient_sums>(2 * panel / tile_k * panel);
+    std::size_t const backward = sums + part_bytes<__nv_bfloat16>(panel * panel);
     std::byte* const shared = parts.take<std::byte>(std::max(forward, backward));
     to.span_sums = reinterpret_cast<partial_sum*>(shared);
     to.panel = reinterpret_cast<__nv_bfloat16*>(shared + sums);
@@ -96,6 +103,7 @@ problem describe(uform_pairs_t const& pairs) {
     to.bias_gradient = pairs.bias_gradient;
     capacities const most{pairs.units_capacity, pairs.rows_capacity, pairs.edges_capacity, pairs.width};
     to.tiles = tiles_of(pairs.units_active);
+    to.panel_side = panel_side(to.tiles);
     to.key_chunks = ceil_divide(pairs.units_active, key_chunk_k);
     check_bytes("workspace_bytes", pairs.workspace_bytes, lay_out(to, most, pairs.workspace));
     return to;

@@ -4,10 +4,10 @@
  * tile of rows I and candidates J with I <= J serves both directions: what the bags of I see in those of J, and the
  * other way round. Named pairs (edges) are scored one by one in float32; a tile leaves them out before the exponential.
  *
- *  Forward sums exponentials tile by tile and merges them in the order of tiles. Backward goes through square blocks of
- *  places: the block's coefficients, d loss / d (dot product), go as bfloat16 into a panel that stays in the L2 cache,
- *  and two products with the vectors add the gradients of its rows and of its candidates. On Hopper groups of warps do
- *  both, see pairs_sm90.h; what they leave in memory is the same.
+ *  Forward sums exponentials tile by tile and merges them in the order of tiles. Backward goes through square panels of
+ *  places: a panel's coefficients, d loss / d (dot product), are kept as bfloat16, and two products with the vectors
+ * add the gradients of its rows and of its candidates. On Hopper groups of warps do both, see pairs_sm90.h; what they
+ * leave in memory is the same.
  */
 #pragma once
 
@@ -25,8 +25,13 @@ namespace uform::vram::pairs {
 
 /** Places of a tile. */
 inline constexpr std::uint32_t tile_k = 128;
-/** Tiles of a block's side in backward: its panel of coefficients is 4096 x 4096 of bfloat16, 32 MiB. */
+/** Tiles of a block's side: which pairs it can hold is known of a block, too. */
 inline constexpr std::uint32_t block_tiles_k = 32;
+/** Tiles of a panel's side in backward at most, a multiple of a block's: it is 8192 x 8192 of bfloat16, 128 MiB. One of
+ *  a quarter of that does not stay in the L2 cache either, and its launches are short. */
+inline constexpr std::uint32_t panel_tiles_k = 64;
+/** Fewer tiles than this would leave multiprocessors idle in so large a panel: then its side is a block's. */
+inline constexpr std::uint32_t large_tiles_k = 2 * panel_tiles_k;
 /** Tiles of a span's side in forward, a multiple of a block's: its sums are merged by one launch. */
 inline constexpr std::uint32_t span_tiles_k = 128;
 
@@ -50,11 +55,17 @@ struct visibility {
 };
 
 /** How a place's dot products become what the loss is made of, x = slope * dot + offset, to base 2. */
-struct row_terms {
+struct alignas(16) row_terms {
     float slope; // tau log2(e)
     float
         offset; // forward: beta log2(e). Backward, softmax: log2 of tau * scale * what the exponential is multiplied by
     float gain; // backward, sigmoid: ambient weight * tau * scale
+    float center; // backward: the dot product about which sums are taken
+};
+
+/** The least and the largest offset of a tile's places. */
+struct offset_range {
+    float least, largest;
 };
 
 /** A row's sum of kappa 2^x kept by its largest x (softmax), or {0, a plain sum} (sigmoid). */
@@ -62,7 +73,9 @@ struct partial_sum {
     float maximum, sum;
 };
 
-/** A row's sums of the coefficients of its ambient pairs, and of their products with the dot products. */
+/** A row's sums of the coefficients of its ambient pairs, and of their products with what the dot products are away
+ * from its center. Where one group has all rows, its sum alone counts: tiles may leave what is their columns' with
+ * their rows. */
 struct coefficient_sums {
     float plain, by_dot;
 };
@@ -96,6 +109,7 @@ struct problem {
     std::uint32_t tile_words;   // of a tile's line of `named_tiles`
     std::uint32_t key_chunks;   // of units
     std::uint32_t panel_stride; // of `panel`
+    std::uint32_t panel_side;   // tiles
 
     // by unit
     std::uint32_t* place_of;
@@ -107,6 +121,7 @@ struct problem {
     std::uint32_t* row_at; // or no_row_k
     std::uint32_t *look, *face;
     row_terms* terms;
+    float* lengths;         // of `vectors`
     __nv_bfloat16* vectors; // [places, padded width], zero where there is no unit
     union {
         partial_sum* sums;              // forward
@@ -114,24 +129,25 @@ struct problem {
     };
     // by tile, by block
     visibility *tile_views, *block_views;
+    float* tile_lengths;        // of the longest vector
+    offset_range* tile_offsets; // backward
     std::uint32_t* named_tiles; // [tiles, words] a bit where the tile (row: the lesser) holds a named pair
     // by row
     std::uint32_t* row_places;
     double* row_values;       // forward: its loss
     row_gradients* gradients; // backward
-    float* row_centers;       // backward: the dot product about which sums are taken
     // by edge, each row's in the order of places
     std::uint32_t* named_places;
     std::uint32_t* named_edges;
     std::uint32_t* named_rows;
     float* named_dots;
     float* named_coefficients;
-    // of one span or block at a time
+    // of one span or panel at a time
     union {
         partial_sum* span_sums;               // [2 directions, span tiles, span places]
-        coefficient_sums* block_coefficients; // [2 directions, block tiles, block places]
+        coefficient_sums* panel_coefficients; // [2 directions, panel tiles, panel places]
     };
-    __nv_bfloat16* panel; // [block places, panel_stride]
+    __nv_bfloat16* panel; // [panel places, panel_stride]
 };
 
 /** The problem of an operation, laid out in its workspace; refuses one that is too small. */

@@ -27,7 +27,7 @@ __device__ __forceinline__ void put_coefficients(score_tile::sums_t const& coeff
             }
 }
 
-__device__ __forceinline__ void store_panel(problem const& p, block_view const& block, tile_pair const& tile,
+__device__ __forceinline__ void store_panel(problem const& p, panel_view const& block, tile_pair const& tile,
                                             panel_memory const& memory) {
     constexpr unsigned chunks_k = tile_k / lanes_k;
     __nv_bfloat16* const to =
@@ -39,15 +39,15 @@ __device__ __forceinline__ void store_panel(problem const& p, block_view const& 
     }
 }
 
-/** The coefficients of a block's pairs, both directions together, into the panel. */
+/** The coefficients of a panel's pairs, both directions together, into the panel. */
 template <bool sigmoid_ak>
-__global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p, block_view block) {
+__global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p, panel_view block) {
     extern __shared__ __align__(128) std::byte shared[];
     panel_memory& memory = *reinterpret_cast<panel_memory*>(shared);
     if (!may_be_live(p, block))
         return;
-    std::uint32_t const down = min(block_tiles_k, p.tiles - block.first_i);
-    std::uint32_t const across = min(block_tiles_k, p.tiles - block.first_j);
+    std::uint32_t const down = min(block.side, p.tiles - block.first_i);
+    std::uint32_t const across = min(block.side, p.tiles - block.first_j);
     for (std::uint32_t at = blockIdx.x; at < down * across; at += gridDim.x) {
         std::uint32_t const i = block.first_i + at / across, j = block.first_j + at % across;
         if (!is_live(p, i, j))
@@ -56,7 +56,10 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p
         score_tile::sums_t dots = {};
         if (tile.has_ambient()) {
             multiply_tile(p, tile, shared_place(shared), dots);
-            force_plan const plan = prepare_tile<sigmoid_ak, score_tile>(p, tile, memory.forces);
+            line_terms<score_tile> terms;
+            terms.load(p, i, j);
+            force_plan const plan =
+                prepare_tile<sigmoid_ak, score_tile>(p, tile, terms, shared_offset(p, i, j), memory.forces);
             take_ambient<sigmoid_ak, score_tile>(p, block, tile, plan, dots, memory.forces);
         }
         put_coefficients(dots, memory);
@@ -73,13 +76,16 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) fill_panel(problem p
 
 /** The steps over the depth of those tiles only, in order. */
 struct live_steps {
-    std::uint32_t tiles;
+    tile_bits tiles;
     unsigned half = 0;
 
-    __device__ unsigned count() const { return __popc(tiles) * (tile_k / score_tile::depth_k); }
-    /** The first place of the next step, within its block. */
+    __device__ unsigned count() const {
+        return static_cast<unsigned>(__popcll(tiles)) * (tile_k / score_tile::depth_k);
+    }
+    /** The first place of the next step, within the panel. */
     __device__ unsigned next() {
-        unsigned const at = (__ffs(tiles) - 1) * tile_k + half * score_tile::depth_k;
+        unsigned const at =
+            static_cast<unsigned>(__ffsll(static_cast<long long>(tiles)) - 1) * tile_k + half * score_tile::depth_k;
         half ^= 1;
         tiles &= half ? tiles : tiles - 1;
         return at;
@@ -123,13 +129,13 @@ __device__ __forceinline__ void add_gradient(problem const& p, std::uint32_t own
  *  @param first_side 0: rows, 1: columns; blockIdx.z counts on from it.
  */
 __global__ void __launch_bounds__(score_tile::threads_k, 2)
-    multiply_panel(problem p, block_view block, unsigned first_side) {
+    multiply_panel(problem p, panel_view block, unsigned first_side) {
     extern __shared__ __align__(128) std::byte shared[];
     bool const columns = first_side + blockIdx.z == 1;
     std::uint32_t const own = blockIdx.y;
     if ((columns ? block.first_j : block.first_i) + own >= p.tiles || !may_be_live(p, block))
         return;
-    std::uint32_t const others = live_others(p, block, columns, own);
+    tile_bits const others = live_others(p, block, columns, own);
     if (others == 0)
         return;
     unsigned const first_column = blockIdx.x * tile_k;
@@ -166,7 +172,7 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2)
     }
 }
 
-void fill(stream const& stream, problem const& p, block_view const& block, std::uint32_t down, std::uint32_t across) {
+void fill(stream const& stream, problem const& p, panel_view const& block, std::uint32_t down, std::uint32_t across) {
 #if UFORM_WITH_SM90
     if (sm90::serves_scores(stream, p))
         return sm90::fill_panel(stream, p, block);
@@ -176,7 +182,7 @@ void fill(stream const& stream, problem const& p, block_view const& block, std::
     launch(stream, kernel, std::min(most, down * across), score_tile::threads_k, score_tile::shared_bytes_k, p, block);
 }
 
-void multiply(stream const& stream, problem const& p, block_view const& block, std::uint32_t down,
+void multiply(stream const& stream, problem const& p, panel_view const& block, std::uint32_t down,
               std::uint32_t across) {
 #if UFORM_WITH_SM90
     if (sm90::serves(stream))
@@ -202,12 +208,11 @@ __global__ void __launch_bounds__(zero_threads_k) zero_gradient(problem p) {
 void pull(stream const& stream, problem const& p, extents const&) {
     unsigned const most = static_cast<unsigned>(stream.multiprocessors);
     launch(stream, zero_gradient, most * 8, zero_threads_k, 0, p);
-    unsigned const side = p.panel_stride / tile_k;
-    for (std::uint32_t i = 0; i < p.tiles; i += block_tiles_k) {
-        for (std::uint32_t j = i; j < p.tiles; j += block_tiles_k) {
-            block_view const block{i, j, side};
-            std::uint32_t const down = std::min(block_tiles_k, p.tiles - i),
-                                across = std::min(block_tiles_k, p.tiles - j);
+    std::uint32_t const side = p.panel_side;
+    for (std::uint32_t i = 0; i < p.tiles; i += side) {
+        for (std::uint32_t j = i; j < p.tiles; j += side) {
+            panel_view const block{i, j, side};
+            std::uint32_t const down = std::min(side, p.tiles - i), across = std::min(side, p.tiles - j);
             fill(stream, p, block, down, across);
             multiply(stream, p, block, down, across);
         }

@@ -26,8 +26,10 @@ __global__ void __launch_bounds__(score_tile::threads_k, 2) sum_tiles(problem p,
             continue;
         score_tile::sums_t dots;
         multiply_tile(p, tile, shared_place(shared), dots);
-        prepare_tile<score_tile>(p, tile, memory);
-        sum_tile<sigmoid_ak, score_tile>(p, span, tile, dots, memory);
+        line_terms<score_tile> terms;
+        terms.load(p, i, j);
+        prepare_tile<score_tile>(p, tile, terms, memory);
+        sum_tile<sigmoid_ak, score_tile>(p, span, tile, dot_bound(p, i, j), dots, memory);
         __syncthreads(); // the next product overwrites all this
     }
 }

@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(threads_k) fill_places(problem p, partial_sum 
     std::uint32_t const place = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
     bool const present = place < p.counts[0];
     if (lane == 0) {
-        p.terms[place] = {0, -INFINITY, 0};
+        p.terms[place] = {0, -INFINITY, 0, 0};
         p.sums[place] = initial;
         if (!present) {
             p.row_at[place] = no_row_k;
@@ -174,11 +174,18 @@ __global__ void __launch_bounds__(threads_k) fill_places(problem p, partial_sum 
     }
     float const* const from = p.unit_vectors + (present ? std::size_t(p.unit_at[place]) * p.width : 0);
     auto* const to = reinterpret_cast<__nv_bfloat162*>(p.vectors + std::size_t(place) * p.padded_width);
+    float square = 0;
     for (std::uint32_t pair = lane; pair < p.padded_width / 2; pair += warp_k) {
         float const first = present && 2 * pair < p.width ? from[2 * pair] : 0.f;
         float const second = present && 2 * pair + 1 < p.width ? from[2 * pair + 1] : 0.f;
-        to[pair] = __floats2bfloat162_rn(first, second);
+        __nv_bfloat162 const rounded = __floats2bfloat162_rn(first, second);
+        to[pair] = rounded;
+        float2 const kept = __bfloat1622float2(rounded);
+        square = fmaf(kept.x, kept.x, fmaf(kept.y, kept.y, square));
     }
+    square = sum_warp(square);
+    if (lane == 0)
+        p.lengths[place] = sqrtf(square);
 }
 
 __device__ visibility reduce_warp(visibility const& view) {
@@ -192,17 +199,20 @@ __global__ void __launch_bounds__(block_tiles_k* warp_k) view_tiles(problem p) {
     std::uint32_t const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
     std::uint32_t const tile = blockIdx.x * block_tiles_k + warp;
     visibility view{~0u, 0, ~0u, 0};
+    float longest = 0;
     if (tile < p.tiles) {
         for (std::uint32_t i = lane; i < tile_k; i += warp_k) {
+            longest = fmaxf(longest, p.lengths[tile * tile_k + i]);
             std::uint32_t const look = p.look[tile * tile_k + i], face = p.face[tile * tile_k + i];
             view.all_look &= look, view.any_look |= look, view.all_face &= face, view.any_face |= face;
         }
     }
     view = reduce_warp(view);
+    longest = __uint_as_float(__reduce_max_sync(whole_warp_k, __float_as_uint(longest))); // none is negative
     if (lane == 0) {
         views[warp] = view;
         if (tile < p.tiles)
-            p.tile_views[tile] = view;
+            p.tile_views[tile] = view, p.tile_lengths[tile] = longest;
     }
     __syncthreads();
     if (warp == 0) {

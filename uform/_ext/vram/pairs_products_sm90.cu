@@ -27,15 +27,17 @@ template <unsigned columns_ak> struct product_memory {
 
 /** The steps over the depth: the halves of the panel's tiles that hold coefficients. */
 struct panel_steps {
-    std::uint32_t tiles; // of either block of the cluster
-    std::uint32_t own;   // of this one
+    tile_bits tiles; // of either block of the cluster
+    tile_bits own;   // of this one
     unsigned half = 0;
 
     __device__ bool done() const { return tiles == 0; }
+    __device__ unsigned count() const { return 2 * static_cast<unsigned>(__popcll(tiles)); }
+    __device__ unsigned next() const { return static_cast<unsigned>(__ffsll(static_cast<long long>(tiles)) - 1); }
     /** The first place, within the panel. */
-    __device__ unsigned place() const { return (__ffs(tiles) - 1) * tile_k + half * hopper::box_k; }
+    __device__ unsigned place() const { return next() * tile_k + half * hopper::box_k; }
     /** Whether this block's tile holds coefficients there. */
-    __device__ bool counts() const { return own >> (__ffs(tiles) - 1) & 1; }
+    __device__ bool counts() const { return own >> next() & 1; }
     __device__ void advance() {
         half ^= 1;
         tiles &= half ? tiles : tiles - 1;
@@ -69,52 +71,130 @@ __device__ __forceinline__ void add_pair(float* to, float first, float second) {
     asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
 }
 
-/** Adds a group's sums, [64 places, columns of vectors], to the gradients of the units there. A kernel adds once to a
- *  place, so that the order is that of the kernels. */
+/** Adds a group's sums, [64 places, columns of vectors], to the gradients of the units there. A kernel adds to a
+ *  place once, or twice by the same thread: the order is fixed. */
 template <unsigned columns_ak>
 __device__ __forceinline__ void add_gradient(problem const& p, std::uint32_t first_place, unsigned first_column,
                                              hopper::sums_of<columns_ak> const& sums) {
     bool const whole = p.width % 2 == 0 && reinterpret_cast<std::uintptr_t>(p.gradient) % 8 == 0;
+    bool const inside = whole && first_column + columns_ak <= p.width;
     unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x % hopper::group_k / warp_k;
+    std::uint32_t const upper = first_place + warp * 16 + lane / 4, places = p.counts[0];
+    // Before anything is added, behind which reads would wait.
+    std::uint32_t const units[] = {p.unit_at[min(upper, places - 1)], p.unit_at[min(upper + 8, places - 1)]};
 #pragma unroll
     for (unsigned half = 0; half != 2; ++half) {
-        std::uint32_t const place = first_place + warp * 16 + half * 8 + lane / 4;
-        if (place >= p.counts[0])
+        if (upper + half * 8 >= places)
             continue;
-        float* const to = p.gradient + std::size_t(p.unit_at[place]) * p.width;
+        unsigned const column = first_column + lane % 4 * 2;
+        float* const to = p.gradient + std::size_t(units[half]) * p.width + column;
+        if (inside) { // a straight line of instructions, each run but once: they must be fetched, too
+#pragma unroll
+            for (unsigned across = 0; across != columns_ak / 8; ++across)
+                add_pair(to + across * 8, sums[across][2 * half], sums[across][2 * half + 1]);
+            continue;
+        }
 #pragma unroll
         for (unsigned across = 0; across != columns_ak / 8; ++across) {
-            unsigned const column = first_column + across * 8 + lane % 4 * 2;
-            float const first = sums[across][2 * half], second = sums[across][2 * half + 1];
-            if (whole) {
-                if (column < p.width)
-                    add_pair(to + column, first, second);
-            } else {
-                if (column < p.width)
-                    to[column] += first;
-                if (column + 1 < p.width)
-                    to[column + 1] += second;
-            }
+            bool const first = column + across * 8 < p.width, second = column + across * 8 + 1 < p.width;
+            if (whole && first)
+                add_pair(to + across * 8, sums[across][2 * half], sums[across][2 * half + 1]);
+            if (!whole && first)
+                to[across * 8] += sums[across][2 * half];
+            if (!whole && second)
+                to[across * 8 + 1] += sums[across][2 * half + 1];
         }
     }
 }
 
-/** One tile of a product, [places of `own`, columns of vectors], over all of the panel's depth. */
+/** The steps of a side's tile `own`. Every thread of a warp takes part. */
+__device__ __forceinline__ panel_steps steps_of(problem const& p, panel_view const& block, bool columns,
+                                                std::uint32_t own) {
+    tile_bits const others = live_others(p, block, columns, own);
+    return {others | live_others(p, block, columns, own ^ 1), others};
+}
+
+/** Copies what `multiply_side` takes, by one thread. */
 template <bool columns_side_ak, unsigned columns_ak>
-__device__ __forceinline__ void multiply_side(problem const& p, block_view const& block, CUtensorMap const& panel,
-                                              CUtensorMap const& vectors, product_memory<columns_ak>& memory) {
+__device__ __forceinline__ void copy_side(problem const& p, panel_view const& block, panel_steps steps, unsigned rank,
+                                          CUtensorMap const& panel, CUtensorMap const& vectors,
+                                          product_memory<columns_ak>& memory, hopper::ring_place<stages_k>& at) {
+    std::uint32_t const other_places = (columns_side_ak ? block.first_i : block.first_j) * tile_k;
+    for (; !steps.done(); steps.advance(), at.advance()) {
+        memory.empty[at.stage].wait(at.parity ^ 1);
+        copy_step<columns_side_ak>(memory, at.stage, rank, panel, vectors, blockIdx.y, steps.place(), steps.counts(),
+                                   other_places, blockIdx.x * columns_ak, static_cast<int>(p.panel_stride));
+    }
+}
+
+/** One tile of a product, [places of the block's tile, columns of vectors], over all of the panel's depth, by the
+ *  groups that multiply. @param add Whether it holds anything. */
+template <bool columns_side_ak, unsigned columns_ak>
+__device__ __forceinline__ void multiply_side(problem const& p, panel_view const& block, unsigned steps, bool add,
+                                              product_memory<columns_ak>& memory, hopper::ring_place<stages_k>& at) {
     using namespace hopper;
     constexpr Major left_k = columns_side_ak ? Major::MN : Major::K;
+    if (steps == 0)
+        return;
+    unsigned const group = threadIdx.x / group_k - 1;
+    sums_of<columns_ak> sums = {};
+    auto const release = [&](unsigned stage) {
+        if (threadIdx.x % group_k < 2)
+            memory.empty[stage].arrive(threadIdx.x % group_k);
+    };
+    constexpr unsigned none_k = stages_k;
+    unsigned before = none_k;
+    for (unsigned step = 0; step != steps; ++step, at.advance()) {
+        memory.full[at.stage].wait(at.parity);
+        std::uint32_t const left = shared_place(memory.left[at.stage]) + group * box_bytes_k;
+        std::uint32_t const right = shared_place(memory.right[at.stage]);
+        fence_sums(sums);
+        products_begin();
+#pragma unroll
+        for (unsigned depth = 0; depth != box_k / depth_k; ++depth)
+            multiply_add<left_k, Major::MN>(sums, operand_at<left_k>(left + depth * depth_step_k<left_k>),
+                                            by_rows(right + depth * depth_step_k<Major::MN>), true);
+        products_commit();
+        fence_sums(sums);
+        if (before != none_k) {
+            products_wait<1>();
+            release(before);
+        }
+        before = at.stage;
+    }
+    products_wait<0>();
+    fence_sums(sums);
+    release(before);
+    std::uint32_t const tile = (columns_side_ak ? block.first_j : block.first_i) + blockIdx.y;
+    if (add)
+        add_gradient<columns_ak>(p, tile * tile_k + group * box_k, blockIdx.x * columns_ak, sums);
+}
+
+/**
+ *  The products of the panel with the vectors: a row gets its coefficients times the candidates, a candidate its
+ *  coefficients times the rows. Two blocks of threads, a cluster, take tiles below each other.
+ *  @param sides 2: of rows, then of columns. 1: of one of them, by blockIdx.z.
+ */
+template <unsigned columns_ak>
+__global__ void __launch_bounds__(threads_k, 1)
+    multiply_tiles(problem p, panel_view block, unsigned sides, __grid_constant__ CUtensorMap const panel,
+                   __grid_constant__ CUtensorMap const vectors) {
+    using namespace hopper;
+    extern __shared__ __align__(1024) std::byte shared[];
+    auto& memory = *reinterpret_cast<product_memory<columns_ak>*>(shared);
+    let_later_kernels_begin();
+    if (!may_be_live(p, block))
+        return depend_on_earlier_kernels();
     unsigned const rank = block_of_cluster();
     std::uint32_t const own = blockIdx.y;
-    std::uint32_t const others = live_others(p, block, columns_side_ak, own);
-    panel_steps steps{others | live_others(p, block, columns_side_ak, own ^ 1), others};
-    if (steps.done())
-        return depend_on_earlier_kernels();
-    std::uint32_t const own_tile = (columns_side_ak ? block.first_j : block.first_i) + own;
-    std::uint32_t const other_places = (columns_side_ak ? block.first_i : block.first_j) * tile_k;
-    unsigned const first_column = blockIdx.x * columns_ak;
+    panel_steps rows{0, 0}, columns{0, 0};
+    if (sides == 2 || blockIdx.z == 0)
+        rows = steps_of(p, block, false, own);
+    if (sides == 2 || blockIdx.z == 1)
+        columns = steps_of(p, block, true, own);
     depend_on_earlier_kernels();
+    if (rows.done() && columns.done())
+        return;
     if (threadIdx.x == 0) {
         prefetch(panel), prefetch(vectors);
         for (unsigned stage = 0; stage != stages_k; ++stage)
@@ -122,98 +202,50 @@ __device__ __forceinline__ void multiply_side(problem const& p, block_view const
         barriers_are_ready();
     }
     __syncthreads();
-    cluster_sync();
+    cluster_meet();
 
     ring_place<stages_k> at;
     if (threadIdx.x < group_k) {
         give_registers<40>();
         if (threadIdx.x >= warp_k && blockIdx.x == 0) { // warps that have nothing else to do
-            std::uint32_t const ambient = ambient_others(p, block, columns_side_ak, own);
-            if (others != 0)
-                for (unsigned within = threadIdx.x - warp_k; within < tile_k; within += group_k - warp_k)
-                    merge_sums(p, block, columns_side_ak, own, within, ambient);
+            for (unsigned side = 0; side != 2; ++side) {
+                tile_bits const ambient = ambient_others(p, block, side, own);
+                if ((side ? columns : rows).own != 0)
+                    for (unsigned within = threadIdx.x - warp_k; within < tile_k; within += group_k - warp_k)
+                        merge_sums(p, block, side, own, within, ambient);
+            }
         }
         if (threadIdx.x == 0) {
-            for (; !steps.done(); steps.advance(), at.advance()) {
-                memory.empty[at.stage].wait(at.parity ^ 1);
-                copy_step<columns_side_ak>(memory, at.stage, rank, panel, vectors, own, steps.place(), steps.counts(),
-                                           other_places, first_column, static_cast<int>(p.panel_stride));
-            }
+            copy_side<false>(p, block, rows, rank, panel, vectors, memory, at);
+            copy_side<true>(p, block, columns, rank, panel, vectors, memory, at);
         }
     } else {
         take_registers<232>();
-        unsigned const group = threadIdx.x / group_k - 1;
-        sums_of<columns_ak> sums = {};
-        auto const release = [&](unsigned stage) {
-            if (threadIdx.x % group_k < 2)
-                memory.empty[stage].arrive(threadIdx.x % group_k);
-        };
-        constexpr unsigned none_k = stages_k;
-        unsigned before = none_k;
-        for (; !steps.done(); steps.advance(), at.advance()) {
-            memory.full[at.stage].wait(at.parity);
-            std::uint32_t const left = shared_place(memory.left[at.stage]) + group * box_bytes_k;
-            std::uint32_t const right = shared_place(memory.right[at.stage]);
-            fence_sums(sums);
-            products_begin();
-#pragma unroll
-            for (unsigned depth = 0; depth != box_k / depth_k; ++depth)
-                multiply_add<left_k, Major::MN>(sums, operand_at<left_k>(left + depth * depth_step_k<left_k>),
-                                                by_rows(right + depth * depth_step_k<Major::MN>), true);
-            products_commit();
-            fence_sums(sums);
-            if (before != none_k) {
-                products_wait<1>();
-                release(before);
-            }
-            before = at.stage;
-        }
-        products_wait<0>();
-        fence_sums(sums);
-        release(before);
-        if (others != 0)
-            add_gradient<columns_ak>(p, own_tile * tile_k + group * box_k, first_column, sums);
+        multiply_side<false>(p, block, rows.count(), rows.own != 0, memory, at);
+        multiply_side<true>(p, block, columns.count(), columns.own != 0, memory, at);
     }
     __syncwarp();
-    cluster_sync(); // no block leaves while the other copies into it, or arrives at its barriers
+    cluster_meet(); // no block leaves while the other copies into it, or arrives at its barriers
 }
 
-/**
- *  The products of the panel with the vectors: a row gets its coefficients times the candidates, a candidate its
- *  coefficients times the rows. Two blocks of threads, a cluster, take tiles below each other of one of them.
- *  @param first_side 0: rows, 1: columns; blockIdx.z counts on from it.
- */
-template <unsigned columns_ak>
-__global__ void __launch_bounds__(threads_k, 1)
-    multiply_tiles(problem p, block_view block, unsigned first_side, __grid_constant__ CUtensorMap const panel,
-                   __grid_constant__ CUtensorMap const vectors) {
-    extern __shared__ __align__(1024) std::byte shared[];
-    auto& memory = *reinterpret_cast<product_memory<columns_ak>*>(shared);
-    hopper::let_later_kernels_begin();
-    if (!may_be_live(p, block))
-        return hopper::depend_on_earlier_kernels();
-    if (first_side + blockIdx.z == 1)
-        multiply_side<true, columns_ak>(p, block, panel, vectors, memory);
-    else
-        multiply_side<false, columns_ak>(p, block, panel, vectors, memory);
-}
-
-template <unsigned columns_ak> void multiply(stream const& stream, problem const& p, block_view const& block) {
+template <unsigned columns_ak> void multiply(stream const& stream, problem const& p, panel_view const& block) {
     CUtensorMap const panel = tensor_map_of(stream, p.panel, p.panel_stride, p.panel_stride, p.panel_stride);
     CUtensorMap const vectors =
         tensor_map_of(stream, p.vectors, std::size_t(p.tiles) * tile_k, p.padded_width, p.padded_width);
-    unsigned const down = std::min(block_tiles_k, p.tiles - block.first_i),
-                   across = std::min(block_tiles_k, p.tiles - block.first_j);
-    bool const twice = block.first_i == block.first_j; // rows and columns are the same places: one after the other
-    dim3 const grid(ceil_divide(p.width, columns_ak), ceil_divide(std::max(down, across), 2u) * 2, twice ? 1 : 2);
-    for (unsigned side = 0; side != (twice ? 2u : 1u); ++side)
-        launch_clusters(stream, multiply_tiles<columns_ak>, beginning::early_k, dim3(1, 2), grid, threads_k,
-                        sizeof(product_memory<columns_ak>), p, block, side, panel, vectors);
+    unsigned const down = std::min(block.side, p.tiles - block.first_i),
+                   across = std::min(block.side, p.tiles - block.first_j);
+    unsigned const tiles = ceil_divide(std::max(down, across), 2u) * 2, columns = ceil_divide(p.width, columns_ak);
+    unsigned const most = static_cast<unsigned>(stream.multiprocessors), side = tiles * columns;
+    // Rows and columns of the same places must follow each other. Others may, where that takes no longer: begun once.
+    bool const both = block.first_i == block.first_j || 2 * ceil_divide(side, most) <= ceil_divide(2 * side, most);
+    launch_clusters(stream, multiply_tiles<columns_ak>, beginning::early_k, dim3(1, 2),
+                    dim3(columns, tiles, both ? 1 : 2), threads_k, sizeof(product_memory<columns_ak>), p, block,
+                    both ? 2u : 1u, panel, vectors);
 }
 
 } // namespace
 
-void multiply_panel(stream const& stream, problem const& p, block_view const& block) {
+void multiply_panel(stream const& stream, problem const& p, panel_view const& block) {
     if (p.padded_width <= 128)
         multiply<128>(stream, p, block);
     else

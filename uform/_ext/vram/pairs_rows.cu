@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(threads_k) put_temperatures(problem p) {
     std::uint32_t const group = p.row_groups[row];
     double const slope = exp(double(p.log_inverse_temperature[group])) * log2_e_k;
     double const offset = p.form == uform_pair_loss_form_sigmoid_k ? p.bias[group] * log2_e_k : 0;
-    p.terms[p.row_places[row]] = {static_cast<float>(slope), static_cast<float>(offset), 0};
+    p.terms[p.row_places[row]] = {static_cast<float>(slope), static_cast<float>(offset), 0, 0};
 }
 
 /** What forward leaves of a row: `force` is RANKED's A, or BALANCED's log of the sum without the attracted pairs, from
@@ -210,11 +210,27 @@ __global__ void __launch_bounds__(threads_k) score_rows(problem p) {
     });
 }
 
+/** Calls `add(load(row))` for this thread's rows, in order. One block has all rows, and reads wait long: several are on
+ *  their way at a time. */
+template <typename load_at, typename add_at>
+__device__ __forceinline__ void each_loaded(std::uint32_t rows, load_at&& load, add_at&& add) {
+    constexpr unsigned ahead_k = 8;
+    for (std::uint32_t first = threadIdx.x; first < rows; first += ahead_k * sum_threads_k) {
+        decltype(load(0u)) loaded[ahead_k];
+#pragma unroll
+        for (unsigned i = 0; i != ahead_k; ++i)
+            loaded[i] = load(min(first + i * sum_threads_k, rows - 1));
+#pragma unroll
+        for (unsigned i = 0; i != ahead_k; ++i)
+            if (first + i * sum_threads_k < rows)
+                add(loaded[i]);
+    }
+}
+
 __global__ void __launch_bounds__(sum_threads_k) add_losses(problem p) {
     __shared__ double scratch[sum_threads_k / warp_k];
     double sum = 0;
-    for (std::uint32_t row = threadIdx.x; row < p.counts[1]; row += sum_threads_k)
-        sum += p.row_values[row];
+    each_loaded(p.counts[1], [&](std::uint32_t row) { return p.row_values[row]; }, [&](double value) { sum += value; });
     sum = sum_block(sum, scratch);
     if (threadIdx.x == 0)
         *p.loss += double(*p.scale) * sum;
@@ -231,10 +247,8 @@ __device__ void put_forces(row_view const& row, double factor, float center, for
         plain += coefficient;
     });
     by_dot = add_lanes(by_dot), plain = add_lanes(plain);
-    if (row_lane() == 0) {
+    if (row_lane() == 0)
         row.p.gradients[row.row] = {by_dot, plain / row.tau};
-        row.p.row_centers[row.row] = center;
-    }
 }
 
 /** Softmax forms: an ambient pair's coefficient is 2^(slope dot + offset). Their forces sum to zero, so that sums with
@@ -245,10 +259,11 @@ __device__ void put_softmax(row_view const& row, double log, double opposition, 
     problem const& p = row.p;
     double const factor = row.tau * *p.scale;
     bool const none = !(opposition > 0) || log == -INFINITY;
+    float const center = none ? 0.f : static_cast<float>(log / row.tau);
     double const offset = none ? -INFINITY : log2(p.ambient_weight * opposition * factor) - log * log2_e_k;
     if (row_lane() == 0)
-        p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(offset), 0};
-    put_forces(row, factor, none ? 0.f : static_cast<float>(log / row.tau), force);
+        p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(offset), 0, center};
+    put_forces(row, factor, center, force);
 }
 
 __device__ void force_balanced(row_view const& row) {
@@ -282,7 +297,7 @@ __device__ void force_sigmoid(row_view const& row) {
     double const factor = row.tau * *p.scale;
     if (row_lane() == 0)
         p.terms[row.place] = {static_cast<float>(row.tau * log2_e_k), static_cast<float>(row.beta * log2_e_k),
-                              static_cast<float>(p.ambient_weight * factor)};
+                              static_cast<float>(p.ambient_weight * factor), 0};
     put_forces(row, factor, 0, [&](std::uint32_t i) -> double {
         if (row.attracts(i))
             return -row.weight(i) * sigmoid(-row.score(i));
@@ -301,21 +316,49 @@ __global__ void __launch_bounds__(threads_k) force_rows(problem p) {
     });
 }
 
+/** A block a tile. */
+__global__ void __launch_bounds__(threads_k) bound_offsets(problem p) {
+    __shared__ offset_range ranges[threads_k / warp_k];
+    static_assert(threads_k == tile_k);
+    float const offset = p.terms[blockIdx.x * tile_k + threadIdx.x].offset;
+    offset_range range{offset, offset};
+    auto const widen = [&](offset_range const& other) {
+        range = {fminf(range.least, other.least), fmaxf(range.largest, other.largest)};
+    };
+#pragma unroll
+    for (int step = warp_k / 2; step != 0; step /= 2)
+        widen({__shfl_xor_sync(whole_warp_k, range.least, step), __shfl_xor_sync(whole_warp_k, range.largest, step)});
+    if (threadIdx.x % warp_k == 0)
+        ranges[threadIdx.x / warp_k] = range;
+    __syncthreads();
+    for (offset_range const& other : ranges)
+        widen(other);
+    if (threadIdx.x == 0)
+        p.tile_offsets[blockIdx.x] = range;
+}
+
 /** A block a group. */
 __global__ void __launch_bounds__(sum_threads_k) add_groups(problem p) {
     __shared__ double scratch[2][sum_threads_k / warp_k];
     std::uint32_t const group = blockIdx.x;
     double const tau = exp(double(p.log_inverse_temperature[group]));
     double temperature = 0, bias = 0;
-    for (std::uint32_t row = threadIdx.x; row < p.counts[1]; row += sum_threads_k) {
-        if (p.row_groups[row] != group)
-            continue;
-        row_gradients const named = p.gradients[row];
-        coefficient_sums const ambient = p.coefficients[p.row_places[row]];
-        temperature +=
-            named.log_inverse_temperature + (double(ambient.by_dot) - double(p.row_centers[row]) * ambient.plain);
-        bias += named.bias + double(ambient.plain) / tau;
-    }
+    struct row_sums {
+        std::uint32_t group;
+        row_gradients named;
+        coefficient_sums ambient;
+    };
+    each_loaded(
+        p.counts[1],
+        [&](std::uint32_t row) {
+            return row_sums{p.row_groups[row], p.gradients[row], p.coefficients[p.row_places[row]]};
+        },
+        [&](row_sums const& row) {
+            if (row.group != group)
+                return;
+            temperature += row.named.log_inverse_temperature + double(row.ambient.by_dot);
+            bias += row.named.bias + double(row.ambient.plain) / tau;
+        });
     temperature = sum_block(temperature, scratch[0]);
     bias = sum_block(bias, scratch[1]);
     if (threadIdx.x != 0)
@@ -342,6 +385,7 @@ void finish_losses(stream const& stream, problem const& p, extents const& extent
 
 void find_forces(stream const& stream, problem const& p, extents const& extents) {
     launch(stream, force_rows, row_blocks(stream, extents), threads_k, 0, p);
+    launch(stream, bound_offsets, p.tiles, threads_k, 0, p);
 }
 
 void finish_groups(stream const& stream, problem const& p, extents const&) {

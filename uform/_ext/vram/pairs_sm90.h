@@ -20,12 +20,12 @@ inline bool serves_scores(stream const& stream, problem const& p) noexcept {
 // pairs_scores_sm90.cu
 /** Sums a span's ambient pairs into its memory. */
 void sum_tiles(stream const&, problem const&, span_view const&);
-/** The coefficients of a block's pairs, both directions together, into the panel, and their sums. */
-void fill_panel(stream const&, problem const&, block_view const&);
+/** The coefficients of a panel's pairs, both directions together, into the panel, and their sums. */
+void fill_panel(stream const&, problem const&, panel_view const&);
 
 // pairs_products_sm90.cu
 /** Adds the panel's products with the vectors to the gradients of its rows and of its columns, and merges their sums.
  */
-void multiply_panel(stream const&, problem const&, block_view const&);
+void multiply_panel(stream const&, problem const&, panel_view const&);
 
 } // namespace uform::vram::pairs::sm90

@@ -72,28 +72,38 @@ __device__ __forceinline__ void sum_values(typename tile_at::sums_t const& dots,
     }
 }
 
+/** No dot product of a tile's rows with its columns exceeds this. */
+__device__ __forceinline__ float dot_bound(problem const& p, std::uint32_t i, std::uint32_t j) {
+    return p.tile_lengths[i] * p.tile_lengths[j];
+}
+
 /** Where both directions hold every pair and one temperature rules, powers serve rows and columns alike. Answers false,
- *  for the warp, where they lie too far apart. */
+ *  for the warp, where they lie too far apart. @param bound See `dot_bound`. */
 template <typename tile_at>
-__device__ __forceinline__ bool sum_shared(typename tile_at::sums_t const& dots, float slope,
+__device__ __forceinline__ bool sum_shared(typename tile_at::sums_t const& dots, float slope, float bound,
                                            sums_memory<tile_at>& memory) {
-    float high = -INFINITY, low = INFINITY;
+    float most = bound * slope;
+    if (!(2 * most <= shared_exponents_k)) {
+        float high = -INFINITY, low = INFINITY;
 #pragma unroll
-    for (unsigned down = 0; down != tile_at::downs_k; ++down) {
+        for (unsigned down = 0; down != tile_at::downs_k; ++down) {
 #pragma unroll
-        for (unsigned i = 0; i != 4; ++i) {
-            float most = dots[down][0][i], least = dots[down][0][i]; // a chain each, for they wait for one another
+            for (unsigned i = 0; i != 4; ++i) {
+                float greatest = dots[down][0][i],
+                      least = dots[down][0][i]; // a chain each, for they wait for one another
 #pragma unroll
-            for (unsigned across = 1; across != tile_at::acrosses_k; ++across)
-                most = fmaxf(most, dots[down][across][i]), least = fminf(least, dots[down][across][i]);
-            high = fmaxf(high, most), low = fminf(low, least);
+                for (unsigned across = 1; across != tile_at::acrosses_k; ++across)
+                    greatest = fmaxf(greatest, dots[down][across][i]), least = fminf(least, dots[down][across][i]);
+                high = fmaxf(high, greatest), low = fminf(low, least);
+            }
         }
+        high = over_column(over_row(high, largest{}), largest{}) * slope;
+        low = over_column(over_row(low, least{}), least{}) * slope;
+        if (!(high - low <= shared_exponents_k))
+            return false;
+        most = high;
     }
-    high = over_column(over_row(high, largest{}), largest{}) * slope;
-    low = over_column(over_row(low, least{}), least{}) * slope;
-    if (!(high - low <= shared_exponents_k))
-        return false;
-    sum_values<tile_at>(dots, high, [&](float dot) { return power_of_2(fmaf(dot, slope, -high)); }, memory);
+    sum_values<tile_at>(dots, most, [&](float dot) { return power_of_2(fmaf(dot, slope, -most)); }, memory);
     return true;
 }
 
@@ -124,10 +134,9 @@ __device__ __forceinline__ partial_sum sum_line(exponent_at&& exponent, over_at&
     }
 }
 
-/** Every row and every column by itself, each with its own temperature and its own exclusions. */
-template <bool sigmoid_ak, typename tile_at>
-__device__ __forceinline__ void sum_each(typename tile_at::sums_t const& dots, bool masked,
-                                         sums_memory<tile_at>& memory) {
+/** Every row and every column by itself, each with its own temperature and, if masked, its own exclusions. */
+template <bool sigmoid_ak, bool masked_ak, typename tile_at>
+__device__ __forceinline__ void sum_each(typename tile_at::sums_t const& dots, sums_memory<tile_at>& memory) {
 #pragma unroll
     for (unsigned down = 0; down != tile_at::downs_k; ++down) {
 #pragma unroll
@@ -137,7 +146,7 @@ __device__ __forceinline__ void sum_each(typename tile_at::sums_t const& dots, b
             partial_sum const sum = sum_line<sigmoid_ak, 2 * tile_at::acrosses_k>(
                 [&](unsigned i) {
                     unsigned const column = tile_at::column_of(i / 2) + i % 2;
-                    if (masked && has_bit(memory.excluded.forth[row], column))
+                    if (masked_ak && has_bit(memory.excluded.forth[row], column))
                         return -INFINITY;
                     return fmaf(dots[down][i / 2][2 * half + i % 2], terms.slope, terms.offset);
                 },
@@ -155,7 +164,7 @@ __device__ __forceinline__ void sum_each(typename tile_at::sums_t const& dots, b
             partial_sum const sum = sum_line<sigmoid_ak, 2 * tile_at::downs_k>(
                 [&](unsigned i) {
                     unsigned const row = tile_at::row_of(i / 2, i % 2);
-                    if (masked && has_bit(memory.excluded.back[column], row))
+                    if (masked_ak && has_bit(memory.excluded.back[column], row))
                         return -INFINITY;
                     return fmaf(dots[i / 2][across][2 * (i % 2) + side], terms.slope, terms.offset);
                 },
@@ -179,18 +188,18 @@ struct span_view {
 
 /** What can be made ready before the tile's product is there. All threads of the tile take part. */
 template <typename tile_at>
-__device__ __forceinline__ void prepare_tile(problem const& p, tile_pair const& tile, sums_memory<tile_at>& memory) {
-    each_line<tile_at>([&](unsigned own, bool columns) {
-        (columns ? memory.column_side : memory.row_side)[own] = p.terms[(columns ? tile.j : tile.i) * tile_k + own];
-    });
+__device__ __forceinline__ void prepare_tile(problem const& p, tile_pair const& tile, line_terms<tile_at> const& terms,
+                                             sums_memory<tile_at>& memory) {
+    terms.store(memory.row_side, memory.column_side);
     if (!tile.is_plain())
         exclude_all<tile_at>(p, tile, memory.excluded);
     tile_at::sync();
 }
 
-/** Sums a prepared tile into the span's memory. All threads of the tile take part; a barrier must follow. */
+/** Sums a prepared tile into the span's memory. All threads of the tile take part; a barrier must follow. @param bound
+ * See `dot_bound`. */
 template <bool sigmoid_ak, typename tile_at>
-__device__ __forceinline__ void sum_tile(problem const& p, span_view const& span, tile_pair const& tile,
+__device__ __forceinline__ void sum_tile(problem const& p, span_view const& span, tile_pair const& tile, float bound,
                                          typename tile_at::sums_t const& dots, sums_memory<tile_at>& memory) {
     bool const plain = tile.is_plain(), shared = plain && p.groups == 1;
     row_terms const terms = memory.row_side[0];
@@ -198,8 +207,10 @@ __device__ __forceinline__ void sum_tile(problem const& p, span_view const& span
         sum_values<tile_at>(
             dots, -INFINITY, [&](float dot) { return softplus_of_power(fmaf(dot, terms.slope, terms.offset)); },
             memory);
-    else if (sigmoid_ak || !shared || !sum_shared<tile_at>(dots, terms.slope, memory))
-        sum_each<sigmoid_ak, tile_at>(dots, !plain, memory);
+    else if (!plain)
+        sum_each<sigmoid_ak, true, tile_at>(dots, memory);
+    else if (sigmoid_ak || !shared || !sum_shared<tile_at>(dots, terms.slope, bound, memory))
+        sum_each<sigmoid_ak, false, tile_at>(dots, memory);
     tile_at::sync();
     std::uint32_t const i = tile.i - span.first_i, j = tile.j - span.first_j;
     each_line<tile_at>([&](unsigned own, bool columns) {

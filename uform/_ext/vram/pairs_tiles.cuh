@@ -35,6 +35,15 @@ struct tile_pair {
         named = p.named_tiles[i * p.tile_words + j / 32] >> j % 32 & 1;
     }
 
+    /** All but the places in a byte, and the tile from it. */
+    __device__ std::uint8_t packed() const {
+        return static_cast<std::uint8_t>(static_cast<unsigned>(forth) | static_cast<unsigned>(back) << 2 |
+                                         static_cast<unsigned>(named) << 4);
+    }
+    __device__ tile_pair(std::uint32_t i_, std::uint32_t j_, std::uint8_t packed)
+        : i(i_), j(j_), forth(static_cast<view>(packed & 3)), back(static_cast<view>(packed >> 2 & 3)),
+          named(packed >> 4 & 1) {}
+
     __device__ bool diagonal() const { return i == j; }
     __device__ bool has_ambient() const { return forth != view::nothing || back != view::nothing; }
     /** Both directions hold every pair as an ambient one. */
@@ -46,7 +55,8 @@ struct tile_pair {
 /** Whether a block of `side` tiles by as many, each a whole number of backward's blocks, may hold ambient pairs. */
 __device__ inline bool may_hold_ambient(problem const& p, std::uint32_t first_i, std::uint32_t first_j,
                                         std::uint32_t side) {
-    std::uint32_t const blocks = side / block_tiles_k, all = (p.tiles + block_tiles_k - 1) / block_tiles_k;
+    auto const blocks_of = [](std::uint32_t tiles) { return (tiles + block_tiles_k - 1) / block_tiles_k; };
+    std::uint32_t const blocks = blocks_of(side), all = blocks_of(p.tiles);
     for (std::uint32_t a = first_i / block_tiles_k; a < min(first_i / block_tiles_k + blocks, all); ++a) {
         for (std::uint32_t b = first_j / block_tiles_k; b < min(first_j / block_tiles_k + blocks, all); ++b) {
             visibility const of_a = p.block_views[a], of_b = p.block_views[b];
@@ -119,6 +129,27 @@ template <typename tile_at, typename body_at> __device__ __forceinline__ void ea
         body(line % tile_k, line >= tile_k);
     }
 }
+
+/** The terms of a tile's rows and columns, in registers: a thread's lines, as `each_line` has them. They are loaded
+ * long before the tile is begun, for memory answers late. */
+template <typename tile_at> struct line_terms {
+    row_terms lines[2 * tile_k / tile_at::threads_k];
+
+    /** Calls `body(own, columns, terms)` for the thread's lines. */
+    template <typename body_at> __device__ __forceinline__ void each(body_at&& body) const {
+        unsigned at = 0;
+        each_line<tile_at>([&](unsigned own, bool columns) { body(own, columns, lines[at++]); });
+    }
+
+    __device__ __forceinline__ void load(problem const& p, std::uint32_t i, std::uint32_t j) {
+        unsigned at = 0;
+        each_line<tile_at>(
+            [&](unsigned own, bool columns) { lines[at++] = p.terms[(columns ? j : i) * tile_k + own]; });
+    }
+    __device__ __forceinline__ void store(row_terms (&rows)[tile_k], row_terms (&columns_to)[tile_k]) const {
+        each([&](unsigned own, bool columns, row_terms const& terms) { (columns ? columns_to : rows)[own] = terms; });
+    }
+};
 
 /** All threads of the tile take part; a barrier must follow. */
 template <typename tile_at>

@@ -72,6 +72,12 @@ __device__ __forceinline__ unsigned block_of_cluster() {
     return rank;
 }
 
+/** Every thread of every block of the cluster comes this far; what they wrote is not waited for. Barriers that were
+ *  initialised are seen behind it. */
+__device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 /** Every thread of every block of the cluster. */
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -120,6 +126,16 @@ __device__ __forceinline__ void copy_box_to_both(std::uint32_t to, CUtensorMap c
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
                  "l"(&from), "r"(arrived.place()), "r"(column), "r"(row), "h"(both)
+                 : "memory");
+}
+
+/** The same of a matrix whose rows are dealt, see `dealt_map_of`. @param row A multiple of 32. */
+__device__ __forceinline__ void copy_dealt_box_to_both(std::uint32_t to, CUtensorMap const& from, int column, int row,
+                                                       barrier const& arrived) {
+    constexpr std::uint16_t both = 3;
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%3, %4, %4, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(&from), "r"(arrived.place()), "r"(column), "r"(0), "r"(row / 32), "h"(both)
                  : "memory");
 }
 
