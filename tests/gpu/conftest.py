@@ -1,4 +1,10 @@
-"""What every GPU test shares: the executors, and the record of a run (`--record FILE`)."""
+"""What every GPU test shares: the executors, and the record of a run (`--record FILE`).
+
+Tests marked `alone` take the GPU's memory or measure it; the others may run in many processes before them:
+
+    tools/test --gpu -n 8 -m "not alone" --record FILE
+    tools/test --gpu -m alone --record FILE
+"""
 
 from __future__ import annotations
 

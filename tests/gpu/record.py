@@ -25,7 +25,12 @@ def tree_hash() -> str:
 
 
 def write_record(path: Path) -> None:
+    """Writes what this run found; a record of the same sources on the same GPU is gone on with."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     name, driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
-    record = {"gpu": name, "driver": driver, "tree": tree_hash(), "tests": outcomes, "figures": figures}
+    of = {"gpu": name, "driver": driver, "tree": tree_hash()}
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if not of.items() <= before.items():
+        before = {"tests": {}, "figures": {}}
+    record = of | {"tests": before["tests"] | outcomes, "figures": before["figures"] | figures}
     path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -15,6 +15,8 @@ from tests.helpers.cuda_driver import Driver
 from tests.helpers.processes import run_python
 from uform import Modality, Objective
 
+pytestmark = pytest.mark.alone
+
 # What the allocator may round an allocation to.
 GRANULE = 2 << 20
 

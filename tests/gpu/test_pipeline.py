@@ -256,6 +256,7 @@ def test_a_wrong_switch_is_refused(monkeypatch: pytest.MonkeyPatch, gpu: uform.E
 SHAPES = {"tiny": (3, 128, 64, 128), "small": (12, 512, 64, 1024)}  # depth, hidden, rows, columns of a row
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("shape", list(SHAPES))
 def test_how_busy_the_gpu_is(shape: str, graphs: bool, gpu: uform.Executor) -> None:
     """Reports times; the only promise is that a step's device time fits into the wall's."""

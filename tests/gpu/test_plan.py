@@ -10,6 +10,8 @@ import uform
 from tests.helpers.cuda_driver import Driver
 from uform import Objective, Trainer
 
+pytestmark = pytest.mark.alone
+
 GIVEN: dict[str, Any] = {
     "depth": 12,
     "hidden": 512,

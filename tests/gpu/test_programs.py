@@ -10,6 +10,8 @@ import pytest
 
 from tests.gpu.record import ROOT, figures
 
+pytestmark = pytest.mark.alone
+
 NAMES = sorted(source.stem for source in (ROOT / "tests" / "gpu" / "native").glob("*.cu"))
 
 
