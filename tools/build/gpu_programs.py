@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.build.compilers import INCLUDE_FOLDERS
 from tools.build.jobs import Runner, exclusive, report_to_stdout
-from tools.build.library import build_library, find_toolchain, object_path, sources, vram_defines
+from tools.build.library import build_library, find_toolchain, object_path, sources, vram_defines, vram_library_objects
 from tools.build.switches import BuildError, Switches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +49,7 @@ def build_gpu_programs(
         flags = (*vram_defines(cuda), *(f"-I{include}" for include in INCLUDE_FOLDERS))
         mains = [cuda.compile(source, object_path(folder, source), flags) for source in sources(root, (PROGRAMS,))]
         runner.run(mains)
-        objects = sorted((folder / "objects" / "uform").rglob("*.o")) + sorted(
-            (folder / "objects" / "plugins").rglob("*.o")
-        )
+        objects = vram_library_objects(root, folder, cuda)
         # The C++ runtime of the machine that builds may be newer than that of the machine with the GPU.
         libraries = [str(cuda.toolkit.library / "libcudart_static.a"), "-lrt", "-ldl"]
         target = output or folder / "gpu"

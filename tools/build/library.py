@@ -132,6 +132,12 @@ def _vram_jobs(root: Path, folder: Path, switches: Switches, cuda: CudaCompiler)
     return kernels + launchers
 
 
+def vram_library_objects(root: Path, folder: Path, cuda: CudaCompiler) -> list[Path]:
+    """The objects of the library with VRAM: those of sources that are gone may still lie beside them."""
+    kernels = [source for source in sources(root, VRAM_SOURCES) if cuda.architectures_of(source)]
+    return [object_path(folder, source) for source in (*kernels, *sources(root, (*VRAM_HOST_SOURCES, *CORE_SOURCES)))]
+
+
 def write_config(folder: Path, version: str, toolchain: Toolchain, switches: Switches) -> Path:
     """Writes `uform_build_config.h`, from which the library tells how it was built; answers its folder."""
     cuda = toolchain.cuda
