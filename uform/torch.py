@@ -173,8 +173,7 @@ def _apply(compute: Callable[[Any], _Answer], values: Tensor, *learned: Tensor |
     return loss
 
 
-@functools.cache
-def _function() -> Any:
+def _make_function() -> Any:
     """What PyTorch differentiates; made when it is first asked for, as its base is PyTorch's."""
     import torch
 
@@ -197,3 +196,6 @@ def _function() -> Any:
             )
 
     return Loss
+
+
+_function = functools.cache(_make_function)
