@@ -184,13 +184,14 @@ uform_modality_plugin_t squares_plugin() {
 }
 
 /** Two squares and the pictures and texts of the usual call. */
-call_t squares_call() {
-    call_t call = image_text_call();
+call_t squares_call(int32_t objective) {
+    call_t call = image_text_call(1, objective);
     for (int square = 0; square != 2; ++square) {
         call.add_text("");
         call.modalities.back() = squares_number_k;
     }
-    call.attract = edges_of(call.count(), {{0, 1}, {1, 0}});
+    if (objective != uform_objective_masked_k)
+        call.attract = edges_of(call.count(), {{0, 1}, {1, 0}});
     return call;
 }
 
@@ -225,7 +226,7 @@ void test_failures_of_a_modality() {
                       {fault::none, uform_status_invalid_argument_k, message}));
     }
     broken = "";
-    call_t const call = squares_call();
+    call_t const call = squares_call(uform_objective_joint_k);
     trainer_ptr trainer = make_trainer(executor, options);
     auto const stats = run_step(trainer, call);
     // All four covered columns count a quarter each.
@@ -266,7 +267,7 @@ void test_two_modalities_are_covered() {
     broken = "";
     executor_ptr const executor = make_executor();
     trainer_ptr const trainer = make_trainer(executor, options);
-    auto const stats = run_step(trainer, squares_call());
+    auto const stats = run_step(trainer, squares_call(uform_objective_masked_k));
     CHECK(stats.extra_count == 2 && stats.extra[0].value == 1 && stats.extra[1].value == 0);
 }
 

@@ -219,7 +219,7 @@ def test_a_callback_comes_before_what_waits_for_it(tmp_path: Path) -> None:
             b.step(MODALITIES, TEXTS)
             with pytest.raises(RuntimeError, match="neither would end"):
                 pending[-1].result()
-            with pytest.raises(RuntimeError, match="a progress callback cannot make another one"):
+            with pytest.raises(RuntimeError, match="progress or a plugin, cannot make another one"):
                 a.on(b.executor).step(MODALITIES, TEXTS)
 
     run_all(lambda: a.save(tmp_path / "a", progress=progress))
