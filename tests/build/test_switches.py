@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.small_tree import make_cutlass, make_program, make_toolkit
 from third_party.finder import CUDA_WHEELS, CUTLASS_WHEEL, CudaToolkit, Cutlass, find_cuda, find_cutlass
 from tools.build.backend import vram_requirements
-from tools.build.compilers import CudaCompiler, HostCompiler, slow_kernel
+from tools.build.compilers import CudaCompiler, HostCompiler, cxx_flags, slow_kernel
 from tools.build.extensions import build_extensions, refuse_free_threading
 from tools.build.jobs import Runner
 from tools.build.library import find_toolchain, vram_defines
@@ -26,6 +26,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert switches.cuda_architectures == ("90a",)
     assert switches.cpu_flags == ()
     assert switches.sanitizers == ()
+    assert not switches.strict
     assert switches.jobs >= 1
     assert switches.core is None
     assert switches.build_folder == tmp_path / "build"
@@ -48,6 +49,7 @@ def test_prebuilt_core(tmp_path: Path) -> None:
         ("UFORM_CUDA_ARCHS", "80, 89 100a", {"cuda_architectures": ("80", "89", "100a")}),
         ("UFORM_CPU_FLAGS", "-march=native -g", {"cpu_flags": ("-march=native", "-g")}),
         ("UFORM_SANITIZE", "undefined,address", {"sanitizers": ("address", "undefined")}),
+        ("UFORM_STRICT", "1", {"strict": True}),
         ("UFORM_BUILD_JOBS", "3", {"jobs": 3}),
     ],
 )
@@ -64,6 +66,7 @@ def test_value(name: str, value: str, answer: dict[str, object], tmp_path: Path)
         ("UFORM_CUDA_ARCHS", "hopper"),
         ("UFORM_SANITIZE", "memory"),
         ("UFORM_SANITIZE", "address,thread"),
+        ("UFORM_STRICT", "yes"),
         ("UFORM_BUILD_JOBS", "0"),
         ("UFORM_BUILD_JOBS", "-1"),
     ],
@@ -73,9 +76,9 @@ def test_refused_value_is_named(name: str, value: str, tmp_path: Path) -> None:
         Switches.from_environment(tmp_path, {name: value})
 
 
-def cuda_compiler(*architectures: str) -> CudaCompiler:
+def cuda_compiler(*architectures: str, strict: bool = False) -> CudaCompiler:
     toolkit = CudaToolkit(Path("bin/nvcc"), Path("include"), Path("lib"), "13.0")
-    host = HostCompiler(("g++",), "g++ 12", None, Path())
+    host = HostCompiler(("g++",), "g++ 12", None, Path(), strict)
     return CudaCompiler(toolkit, Cutlass(Path("cutlass"), "4.2.0"), host, architectures)
 
 
@@ -125,6 +128,25 @@ def test_hopper_kernels_are_promised_where_they_are_compiled(architectures: tupl
     cuda = cuda_compiler(*architectures)
     assert ("-DUFORM_WITH_SM90=1" in vram_defines(cuda)) == compiled
     assert bool(cuda.architectures_of(Path("gemm_forward_sm90.cu"))) == compiled
+
+
+def test_warnings_are_errors_of_a_strict_build_alone() -> None:
+    """And what is made is the same: a build of one kind takes the other's objects."""
+    toolkit, cutlass = (
+        CudaToolkit(Path("bin/nvcc"), Path("include"), Path("lib"), "13.0"),
+        Cutlass(Path("cutlass"), "4"),
+    )
+    jobs = []
+    for strict in (False, True):
+        host = HostCompiler(("g++",), "g++ 12", None, Path(), strict)
+        cuda = CudaCompiler(toolkit, cutlass, host, ("90a",))
+        jobs.append(
+            [cuda.compile(Path("a.cu"), Path("a.o"), []), host.compile(Path("a.cpp"), Path("b.o"), cxx_flags(()))]
+        )
+    for lenient, strict in zip(*jobs, strict=True):
+        assert "-Werror" not in " ".join(lenient.command)
+        assert "-Werror" in " ".join(strict.command)
+        assert lenient.identity == strict.identity
 
 
 @pytest.mark.parametrize("code", ["C7508", "C7510", "C7511", "C7514"])

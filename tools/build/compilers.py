@@ -16,7 +16,8 @@ from tools.build.jobs import Job
 from tools.build.switches import BuildError
 
 INCLUDE_FOLDERS = ("uform/_ext/include", "uform/_ext", ".")
-WARNINGS = ("-Wall", "-Wextra", "-Werror")
+WARNINGS = ("-Wall", "-Wextra")
+ERRORS = "-Werror"  # of a warning; a strict build's alone, for another compiler may warn of what ours does not
 # g++ 12 sees an overlap inside std::string's operator+ that can not be (GCC bug 105651).
 FALSE_ALARM = "-Wno-restrict"
 OPTIMIZED = ("-O3", "-DNDEBUG")
@@ -36,12 +37,14 @@ class HostCompiler:
         version: its first line of `--version`, part of what identifies an object.
         cache: ccache's path, or None.
         root: the tree's root.
+        strict: whether a warning ends a compilation. It does not decide what is made, and so is no part of an identity.
     """
 
     command: tuple[str, ...]
     version: str
     cache: str | None
     root: Path
+    strict: bool = False
 
     def compile(
         self,
@@ -66,7 +69,8 @@ class HostCompiler:
         depfile = output.with_suffix(".d")
         folders = [f"-I{folder}" for folder in includes]
         folders += [part for folder in system_includes for part in ("-isystem", str(folder))]
-        command = (*self.command, *flags, *folders, "-MMD", "-MF", str(depfile), "-c", str(source), "-o", str(output))
+        judged = flags if self.strict else [flag for flag in flags if flag != ERRORS]
+        command = (*self.command, *judged, *folders, "-MMD", "-MF", str(depfile), "-c", str(source), "-o", str(output))
         return Job(
             label=str(source),
             output=output,
@@ -153,9 +157,9 @@ class CudaCompiler:
         ours = (
             "-std=c++20",
             *OPTIMIZED,
-            "-Werror=all-warnings",
+            *(("-Werror=all-warnings",) if self.host.strict else ()),
             "--expt-relaxed-constexpr",
-            "-Xcompiler=-fPIC,-fvisibility=hidden," + ",".join(WARNINGS),
+            "-Xcompiler=-fPIC,-fvisibility=hidden," + ",".join((*WARNINGS, *((ERRORS,) if self.host.strict else ()))),
             f"--threads={min(len(architectures), os.cpu_count() or 1)}",
             *self.code_of(source),
             *flags,
@@ -175,7 +179,7 @@ class CudaCompiler:
             inputs=(source,),
             identity=(
                 *("nvcc", str(source), self.toolkit.version, self.cutlass.version, self.host.version),
-                *(flag for flag in ours if not flag.startswith("--threads")),
+                *(flag for flag in ours if not flag.startswith(("--threads", "-Werror", "-Xcompiler"))),
             ),
             depfile=depfile,
             foreign=(self.toolkit.include.parent, self.cutlass.include),
@@ -196,7 +200,9 @@ def cache_environment(root: Path) -> dict[str, str]:
     return {"CCACHE_BASEDIR": str(root), "CCACHE_NOHASHDIR": "1"}
 
 
-def find_host_compiler(root: Path, cache: str | None, *, variable: str, names: Sequence[str]) -> HostCompiler:
+def find_host_compiler(
+    root: Path, cache: str | None, *, variable: str, names: Sequence[str], strict: bool = False
+) -> HostCompiler:
     """The compiler of an environment variable, else the first of `names` on PATH."""
     command = shlex.split(os.environ.get(variable, "")) or [name for name in names if shutil.which(name)][:1]
     if not command or shutil.which(command[0]) is None:
@@ -205,7 +211,7 @@ def find_host_compiler(root: Path, cache: str | None, *, variable: str, names: S
     asked = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         raise BuildError(f"{variable}: {' '.join(command)} --version failed: {asked.stderr.strip()}")
-    return HostCompiler(tuple(command), asked.stdout.splitlines()[0], cache, root)
+    return HostCompiler(tuple(command), asked.stdout.splitlines()[0], cache, root, strict)
 
 
 def cxx_flags(cpu_flags: Sequence[str], *modes: str) -> tuple[str, ...]:
@@ -217,6 +223,7 @@ def cxx_flags(cpu_flags: Sequence[str], *modes: str) -> tuple[str, ...]:
         "-fvisibility=hidden",
         "-pthread",
         *WARNINGS,
+        ERRORS,
         FALSE_ALARM,
         *modes,
         *cpu_flags,

@@ -48,7 +48,7 @@ class Toolchain:
 
 def find_toolchain(root: Path, switches: Switches) -> Toolchain:
     """Decides once what is compiled, and with what; a demanded part that is missing is a `BuildError`."""
-    cxx = find_host_compiler(root, find_ccache(), variable="CXX", names=("g++", "clang++"))
+    cxx = find_host_compiler(root, find_ccache(), variable="CXX", names=("g++", "clang++"), strict=switches.strict)
     missing = _missing_for_vram(root, switches)
     if missing:
         if switches.vram:

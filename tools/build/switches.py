@@ -25,6 +25,7 @@ class Switches:
         cuda_architectures: `UFORM_CUDA_ARCHS`, e.g. `80;90a`.
         cpu_flags: `UFORM_CPU_FLAGS`, added to every C++ source, e.g. `-march=native`; none keeps the wheel portable.
         sanitizers: `UFORM_SANITIZE`, e.g. `address,undefined` or `thread`, for the C++ test programs.
+        strict: `UFORM_STRICT=1`: a warning about our sources is an error. tools/test builds so.
         jobs: `UFORM_BUILD_JOBS`, compilations at a time; by default one a core.
         core: `UFORM_CORE`, a libuform.so built elsewhere from this tree: then only the Cython modules are compiled.
         build_folder: `UFORM_BUILD_CACHE`, where objects are kept between builds, whichever tree they come from.
@@ -34,6 +35,7 @@ class Switches:
     cuda_architectures: tuple[str, ...]
     cpu_flags: tuple[str, ...]
     sanitizers: tuple[str, ...]
+    strict: bool
     jobs: int
     core: Path | None
     build_folder: Path
@@ -46,6 +48,7 @@ class Switches:
             cuda_architectures=_parse_architectures(environment.get("UFORM_CUDA_ARCHS", "")),
             cpu_flags=tuple(environment.get("UFORM_CPU_FLAGS", "").split()),
             sanitizers=parse_sanitizers(environment.get("UFORM_SANITIZE", "")),
+            strict=_parse_strict(environment.get("UFORM_STRICT", "")),
             jobs=_parse_jobs(environment.get("UFORM_BUILD_JOBS", "")),
             core=_parse_core(environment.get("UFORM_CORE", "")),
             build_folder=Path(environment.get("UFORM_BUILD_CACHE") or root / "build").resolve(),
@@ -76,6 +79,12 @@ def parse_sanitizers(text: str) -> tuple[str, ...]:
     if "thread" in sanitizers and "address" in sanitizers:
         raise BuildError(f"UFORM_SANITIZE={text}: thread and address exclude each other")
     return sanitizers
+
+
+def _parse_strict(text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise BuildError(f"UFORM_STRICT={text}: expected 0, 1 or nothing")
+    return text == "1"
 
 
 def _parse_core(text: str) -> Path | None:

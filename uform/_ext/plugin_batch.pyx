@@ -111,7 +111,7 @@ cdef class PluginArray:
             copy: True is refused.
         """
         self.check_lent()
-        if copy or dl_device not in (None, self.__dlpack_device__()):
+        if copy or not (dl_device is None or dl_device == self.__dlpack_device__()):
             raise BufferError(f"the array lies in {self.device} and hands over its own memory, no copy")
         cdef DLDevice device
         device.device_type, device.device_id = self.__dlpack_device__()
