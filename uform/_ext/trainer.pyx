@@ -385,8 +385,8 @@ cdef class Trainer(Receiver):
     def write(self, name: str, array: Buffer) -> None:
         """Overwrites a parameter on every device.
 
-        An infinity and a NaN are written as they are, as what a run that went wrong may hold: the steps that meet them
-        raise FloatingPointError.
+        An infinity and a NaN are written as they are, as what a run that went wrong may hold: a step whose loss or
+        gradient they make so raises FloatingPointError, and no run saves them.
 
         Args:
             name: as `describe()["parameters"]` has it.
