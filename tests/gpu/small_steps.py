@@ -1,6 +1,6 @@
 """Small runs that put every kernel of a step to work: what the sanitizers watch.
 
-    python -m tests.gpu.small_steps
+    python -m tests.gpu.small_steps [--few]
 
 Text and pictures, every objective, weights of several losses at once; steps one by one and captured as graphs, and what
 a model answers. Few columns, for under a sanitizer each step takes seconds.
@@ -8,6 +8,7 @@ a model answers. Few columns, for under a sanitizer each step takes seconds.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -91,13 +92,15 @@ def train_choices(executor: uform.Executor, path: Path) -> None:
 
 def main() -> None:
     """All of them, on one GPU and on two replicas of it."""
-    executor = uform.Executor.for_vram([0])
+    executor, few = uform.Executor.for_vram([0]), "--few" in sys.argv
+    forms = [PairLossForm.BALANCED] if few else [PairLossForm.BALANCED, PairLossForm.RANKED, PairLossForm.SIGMOID]
     with tempfile.TemporaryDirectory() as folder:
-        for form in (PairLossForm.BALANCED, PairLossForm.RANKED, PairLossForm.SIGMOID):
+        for form in forms:
             train_joint(executor, form, Path(folder) / "joint" if form == PairLossForm.BALANCED else None)
         train_late_interaction(executor, Path(folder) / "late")
         train_choices(executor, Path(folder) / "choices")
-        train_joint(uform.Executor.for_vram([0, 0]), PairLossForm.BALANCED, None)
+        if not few:
+            train_joint(uform.Executor.for_vram([0, 0]), PairLossForm.BALANCED, None)
     print("done")
 
 
