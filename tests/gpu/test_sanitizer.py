@@ -21,15 +21,10 @@ PROBLEMS = 9
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
     watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), sys.executable, "-m"]
+    script = ["tests.gpu.small_steps", *(["--few"] if tool == "racecheck" else [])]
     environment = os.environ | ({"UFORM_GPU_CLASS": gpu_class} if gpu_class else {})
-    few = ["--few"] if tool == "racecheck" else []
     finished = subprocess.run(
-        [*watched, "tests.gpu.small_steps", *few],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
+        [*watched, *script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400
     )
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
     assert "done" in finished.stdout
