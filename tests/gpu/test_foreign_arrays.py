@@ -36,9 +36,9 @@ def compare_with_jax() -> None:
 
     trainer = make(uform.Executor.for_vram([0]))
     trainer.save(sys.argv[1])
-    model = uform.Model.init_vram(trainer.executor, sys.argv[1])
+    opened = uform.Model.init_vram(trainer.executor, sys.argv[1])
     for scalar in SCALARS:
-        buffer = embed(model, uform.Arena.for_vram(), scalar)
+        buffer = embed(opened, uform.Arena.for_vram(), scalar)
         seen = jax.dlpack.from_dlpack(buffer)
         assert seen.unsafe_buffer_pointer() == address(buffer), scalar
         np.testing.assert_array_equal(np.asarray(seen), buffer.numpy())
