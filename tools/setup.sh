@@ -32,7 +32,10 @@ set_up() {
     local group=$1 environment=${2:-.venv} base stamp
     if [ -n "${UFORM_PYTHON:-}" ]; then
         python=$UFORM_PYTHON
-        export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+        # plugins/ is installed as uform_plugins: here it is found under that name through a link.
+        mkdir -p build/importable
+        ln -sfn "$root/plugins" build/importable/uform_plugins
+        export PYTHONPATH="$root:$root/build/importable${PYTHONPATH:+:$PYTHONPATH}"
         "$python" setup.py -q build_ext --inplace
         return
     fi
