@@ -107,6 +107,7 @@ def test_a_refused_step_takes_no_room(gpu: uform.Executor) -> None:
     assert arena.used == 4096
 
 
+@pytest.mark.alone
 def test_memory_is_given_back(model: uform.Model, torch: Any) -> None:
     def round_trip() -> None:
         arena = uform.Arena.for_vram(capacity=64 << 20)

@@ -204,6 +204,7 @@ def test_results_outlive_all_that_made_them(torch: Any) -> None:
     np.testing.assert_array_equal(tensor.cpu().numpy(), expected)
 
 
+@pytest.mark.alone
 def test_what_was_taken_is_let_go_of(gpu: uform.Executor, torch: Any) -> None:
     asked = options(PairLossForm.BALANCED)
     given = torch.from_numpy(vectors()).cuda()

@@ -211,6 +211,7 @@ def test_nothing_is_copied(gpu: uform.Executor, dtype: Any, monkeypatch: pytest.
     assert seen == [vectors.data_ptr(), saved.data_ptr()]
 
 
+@pytest.mark.alone
 def test_memory_is_given_back(gpu: uform.Executor) -> None:
     vectors = unit(2 * PAIRS, 9, torch.float32)
     ranking(gpu, vectors).backward()

@@ -81,5 +81,5 @@ def train(name: str, checkpoint: str, executor: uform.Executor) -> dict[str, obj
 
 if __name__ == "__main__":
     on_ram = len(sys.argv) < 4 or sys.argv[3] == "ram"
-    chosen = uform.Executor.for_ram(threads=1) if on_ram else uform.Executor.for_vram()
+    chosen = uform.Executor.for_ram(threads=1) if on_ram else uform.Executor.for_vram([0])
     print(json.dumps(train(sys.argv[1], sys.argv[2], chosen)))

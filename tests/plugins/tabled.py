@@ -89,5 +89,5 @@ def train(checkpoint: str, executor: uform.Executor) -> dict[str, object]:
 
 if __name__ == "__main__":
     on_ram = len(sys.argv) < 3 or sys.argv[2] == "ram"
-    chosen = uform.Executor.for_ram(threads=1) if on_ram else uform.Executor.for_vram()
+    chosen = uform.Executor.for_ram(threads=1) if on_ram else uform.Executor.for_vram([0])
     print(json.dumps(train(sys.argv[1], chosen)))
