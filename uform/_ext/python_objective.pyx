@@ -213,13 +213,14 @@ cdef uform_status_t _derive(void* config, const uform_run_t* run, const uform_de
     if not enter_python():
         return _refuse_at_end(declare.fail, declare.host)
     with gil:
-        _derive_fields(<char*>config, _registered[declare.plugin.decode()])
+        _derive_run(<char*>config, declare)
     leave_python()
     return uform_status_success_k
 
 
-cdef void _derive_fields(char* config, Registration registration):
+cdef void _derive_run(char* config, const uform_declare_t* declare) noexcept:
     """Zeros take their defaults."""
+    cdef Registration registration = _registered[declare.plugin.decode()]
     cdef size_t place
     for place in range(registration.plugin.fields_count):
         if registration.fields[place].type == uform_field_type_int64_k:
@@ -362,12 +363,17 @@ cdef uform_status_t _plan(void* opaque, const uform_plan_t* plan, uint32_t stage
     if not enter_python():
         return _refuse_at_end(plan.fail, plan.host)
     with gil:
-        try:
-            status = _plan_stage(<Run>opaque, plan, stage)
-        except BaseException as error:
-            status = _refuse(plan.fail, plan.host, "plan", error)
+        status = _plan_run(opaque, plan, stage)
     leave_python()
     return status
+
+
+cdef uform_status_t _plan_run(void* opaque, const uform_plan_t* plan, uint32_t stage) noexcept:
+    # A function without the GIL that held objects would ask for it once more to let go of them, after it has left.
+    try:
+        return _plan_stage(<Run>opaque, plan, stage)
+    except BaseException as error:
+        return _refuse(plan.fail, plan.host, "plan", error)
 
 
 cdef uform_status_t _plan_stage(Run own, const uform_plan_t* plan, uint32_t stage) except *:
