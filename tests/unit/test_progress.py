@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import uform
@@ -96,7 +97,7 @@ def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("way", ["blocking", "deferred"])
 def test_false_cancels_and_what_is_no_answer_goes_on(way: str, tmp_path: Path) -> None:
-    """False alone: None, 0 and an empty text are what a callback answers that has nothing to say."""
+    """False alone, NumPy's too: None, 0 and an empty text are what a callback answers that has nothing to say."""
     trainer = make_trainer()
 
     def save(progress: Any) -> None:
@@ -105,10 +106,11 @@ def test_false_cancels_and_what_is_no_answer_goes_on(way: str, tmp_path: Path) -
         else:
             trainer.deferred(trainer.executor).save(tmp_path / "checkpoint", progress=progress).result(60)
 
-    with pytest.raises(uform.Cancelled, match="progress callback"):
-        save(lambda done, total: False)
+    for refusal in (False, np.False_):
+        with pytest.raises(uform.Cancelled, match="progress callback"):
+            save(lambda done, total, refusal=refusal: refusal)
     assert list(tmp_path.iterdir()) == []
-    for answer in (None, 0, ""):
+    for answer in (None, 0, "", np.True_):
         save(lambda done, total, answer=answer: answer)
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 

@@ -102,7 +102,9 @@ cdef Vector _vector_of(View view, bint borrowed):
 
 cdef int _refuse_mask(object source) except -1:
     """A buffer has no room for the mask of an array: what it hides would be taken for given."""
-    if isinstance(source, np.ma.MaskedArray):
+    # NumPy imports the module when it is first asked for, which two threads, or a signal's handler, cannot do at once.
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and isinstance(source, masked):
         raise TypeError("a masked array, whose mask would be lost: give its .data or .filled()")
     return 0
 

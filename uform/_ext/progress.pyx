@@ -9,6 +9,8 @@ from uform._ext.fields cimport as_uint64, refused
 from uform._ext.interpreter cimport enter_python, leave_python, on_main_thread
 from uform._ext.status cimport check
 
+import numpy as np
+
 
 cdef int _call(uint64_t done, uint64_t total, void* state) noexcept nogil:
     """0 cancels."""
@@ -25,7 +27,10 @@ cdef int _tell(uint64_t done, uint64_t total, void* state) noexcept with gil:
     cdef Progress progress = <Progress>state
     try:
         PyErr_CheckSignals()
-        return progress.callback is None or progress.callback(done, total) is not False
+        if progress.callback is None:
+            return 1
+        answer = progress.callback(done, total)
+        return not isinstance(answer, (bool, np.bool_)) or bool(answer)
     except BaseException as error:
         progress.raised = error
         return 0

@@ -36,6 +36,15 @@ class Outcome(Future):
         self._prepare(timeout)
         return super().exception(timeout)
 
+    def cancel(self) -> bool:
+        """Cancels the call unless its turn has come; what it borrowed it lets go of before anyone is told."""
+        cdef Turns turns = self._turns
+        call = turns.withdraw_call(self)
+        if call is None:
+            return self.cancelled()
+        call = None
+        return super().cancel()
+
     def _prepare(self, timeout: float | None) -> None:
         """Refuses to wait for ever where the call itself waits for this thread."""
         cdef Turns turns = self._turns
@@ -93,10 +102,10 @@ class Worker:
             self._beginning.submit(_begin, turns, self._finishing, self._begun)
         except BaseException:
             # The interpreter ends, or a signal's handler raised: unless the thread has the call by now, none was made.
-            if turn.call is not None:
-                turn.call = None
+            if not turn.ready:
                 turns.withdraw(turn)
-            future.cancel()
+            turn.call = None
+            Future.cancel(future)
             raise
         return future
 
@@ -120,11 +129,13 @@ def _begin(Turns turns not None, finishing, begun) -> None:
     cdef Turn turn = turns.next_taken()
     if turn is None:
         return  # it was withdrawn
-    call, future = turn.call, turn.future
-    turn.call = None
+    future = turn.future
     begun.acquire()
     turns.begin(turn)
+    call, turn.call = turn.call, None
     turn = None
+    if call is None:
+        Future.cancel(future)  # whoever took the call out may be about to
     if not future.set_running_or_notify_cancel():
         turns.end()
         begun.release()
