@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,27 @@ def test_a_model_s_verbs_are_deferred_and_on_as_well(trainer: uform.Trainer, tmp
     for make in (model.on, model.deferred):
         with pytest.raises(ValueError, match="this Model lives on other devices"):
             make(uform.Executor.for_ram(devices=2))
+
+
+def test_a_handler_that_interrupts_a_submission_is_refused_another(
+    trainer: uform.Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would wait for the locks that its own thread has; a signal's handler is stood in for by a call there."""
+    submit, refused = ThreadPoolExecutor.submit, []
+
+    def interrupted(pool: ThreadPoolExecutor, *call: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            with pytest.raises(RuntimeError, match="a signal's handler cannot defer a call"):
+                trainer.deferred(trainer.executor).step(MODALITIES, TEXTS)
+            refused.append(True)
+        return submit(pool, *call)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    pending = trainer.deferred(trainer.executor).step(MODALITIES, TEXTS)
+    monkeypatch.undo()
+    pending.result(SOON)
+    trainer.deferred(trainer.executor).step(MODALITIES, TEXTS).result(SOON)
+    assert refused == [True]
 
 
 def test_a_cancelled_call_lets_go_of_its_contents_at_once(trainer: uform.Trainer) -> None:

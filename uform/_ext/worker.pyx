@@ -94,11 +94,18 @@ class Worker:
         Args:
             call: what is called.
             needs: the devices that it will wait for.
+
+        Raises:
+            RuntimeError: a handler of a signal has interrupted this thread as it submitted: the pool's locks are taken.
         """
         cdef Turns turns = self._turns
+        if getattr(_OF_THREAD, "submits", False):
+            raise RuntimeError("a signal's handler cannot defer a call: it has interrupted this thread as it deferred "
+                               "one")
         future = Outcome(turns)
         cdef Turn turn = turns.take(call, future, needs)
         try:
+            _OF_THREAD.submits = True
             self._beginning.submit(_begin, turns, self._finishing, self._begun)
         except BaseException:
             # The interpreter ends, or a signal's handler raised: unless the thread has the call by now, none was made.
@@ -107,6 +114,8 @@ class Worker:
             turn.call = None
             Future.cancel(future)
             raise
+        finally:
+            _OF_THREAD.submits = False
         return future
 
 
