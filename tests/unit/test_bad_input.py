@@ -658,6 +658,16 @@ def test_written_values_that_are_not_finite_stay() -> None:
         trainer.step(*ONE)
 
 
+@pytest.mark.parametrize("number", [-INFINITY, INFINITY, -0.5, 5.0])
+def test_written_values_keep_the_bounds_of_updates(number: float) -> None:
+    """An inverse temperature of zero would make no loss infinite, and the next update NaN."""
+    trainer, name = make_trainer(objective=uform.Objective.CONTRASTIVE), "contrastive.log_inverse_temperature"
+    before = trainer.read(name)
+    with pytest.raises(ValueError, match=rf"^array\[0\] is {number:g}: {name} stays within 0 and 4\.60517$"):
+        trainer.write(name, [number])
+    np.testing.assert_array_equal(trainer.read(name), before)
+
+
 def test_losses_show_one_value_of_a_long_row() -> None:
     vectors = np.zeros((3, 5000), np.float32)
     vectors[1, 4000] = NAN

@@ -385,8 +385,8 @@ cdef class Trainer(Receiver):
     def write(self, name: str, array: Buffer) -> None:
         """Overwrites a parameter on every device.
 
-        An infinity and a NaN are written as they are, as what a run that went wrong may hold: a step whose loss or
-        gradient they make so raises FloatingPointError, and no run saves them.
+        An infinity and a NaN are written as they are where the parameter has no bounds, as what a run that went wrong
+        may hold: a step whose loss or gradient they make so raises FloatingPointError, and no run saves them.
 
         Args:
             name: as `describe()["parameters"]` has it.
@@ -394,7 +394,8 @@ cdef class Trainer(Receiver):
 
         Raises:
             TypeError: the array holds no real numbers: booleans, complex numbers, texts, objects.
-            ValueError: there is no such parameter, the shape is another, or float32 does not hold a finite number.
+            ValueError: there is no such parameter, the shape is another, float32 does not hold a finite number, or a
+                value lies beyond the bounds that every update keeps (an inverse temperature's, say).
         """
         shape = self._shape_of(name)
         values = as_array(array, "array", "an array of real numbers")

@@ -464,6 +464,10 @@ void trainer::write(std::string const& name, float const* from, size_t count) {
     parameter const& one = find(name);
     if (count != one.count())
         fail(uform_status_invalid_argument_k, "write: ", name, " has ", one.count(), " values, ", count, " were given");
+    for (size_t place = 0; place != count; ++place)
+        if (from[place] < one.minimum || from[place] > one.maximum)
+            fail(uform_status_invalid_argument_k, "array[", place, "] is ", from[place], ": ", name, " stays within ",
+                 one.minimum, " and ", one.maximum);
     for (uint32_t device = 0; device != replicas_.size(); ++device) {
         check(executor_->operations().memory_upload(
             executor_->stream(device), replicas_[device]->parameters() + one.offset, from, count * sizeof(float)));
