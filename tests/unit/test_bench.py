@@ -11,7 +11,7 @@ import pytest
 
 import uform
 from tools.bench import __main__ as bench
-from tools.bench import losses, operations, processes, report, step, timeline
+from tools.bench import attention, losses, operations, processes, report, step, timeline
 
 PRINTED = """
 bench ceiling copy: 0.5000 ms, 2000000000 bytes, 0 operations, 4000 GB/s
@@ -22,6 +22,13 @@ bench 12x512 bytes_head: 0.1000 ms, 60000000 bytes, 15000000000 operations, 600 
 bench N=65536 pairs: 50.0000 ms, 800000000 bytes, 17500000000000 operations, 16 GB/s, 350.0 TFLOP/s
 bench 512x32:1024x256 maxsim: 4.2000 ms, 400000000 bytes, 1100000000000 operations, 95 GB/s, 261.9 TFLOP/s
 memory N=65536 pairs: 536870912 bytes of gradients and workspace
+"""
+ATTENTION = """
+bench attention_forward 65536 columns, 8 heads, segments of 32 0.0854 ms 50.3 TFLOP/s 0.06 of 790
+bench attention_backward 65536 columns, 8 heads, segments of 32, owned 1985 0.1676 ms 64.0 TFLOP/s 0.08 of 790
+bench attention_backward 65536 columns, 8 heads, segments of 32, turned back 0.1916 ms 56.0 TFLOP/s 0.07 of 790
+bench attention_forward 65536 columns, 8 heads, segments of 65 0.1201 ms 72.6 TFLOP/s 0.09 of 790
+bench attention_forward 65536 columns, 12 heads, segments of 256 0.1849 ms 278.7 TFLOP/s 0.35 of 790
 """
 PEERS: list[dict[str, Any]] = [
     {"peer": "InfoNCE N=4096 D=512 full compiled", "ms": 1.0, "tflops": 1.0, "extra_gib": 0.1},
@@ -72,6 +79,15 @@ def test_losses_stand_beside_their_peers() -> None:
     assert "no room" in table[3]
 
 
+def test_attention_stands_beside_its_peer() -> None:
+    theirs = {"segment": 32, "forward_ms": 0.4580, "forward_tflops": 10, "backward_ms": 1.7370, "backward_tflops": 6}
+    rows = attention.our_rows(ATTENTION) + attention.peer_rows([theirs])
+    assert rows == [attention.Row(32, "uform", 0.0854, 0.1916), attention.Row(32, "PyTorch", 0.458, 1.737)]
+    _, first, second = report.attention_table(rows)
+    assert first.split() == ["32", "uform", "0.0854", "0.1916"]
+    assert second.split() == ["32", "PyTorch", "0.4580", "1.7370"]
+
+
 def steps(peer: bool) -> list[dict[str, Any]]:
     ours = {"depth": 12, "hidden": 512, "tokens": 65536, "step_ms": 40.0, "planned_gib": 10.5, "held_gib": 11.25}
     return [{"uform": ours, "peer": {"step_ms": 50.0, "peak_gib": 13.25, "held_gib": 14.5} if peer else None}]
@@ -98,6 +114,11 @@ def test_a_step_is_measured_on_ram() -> None:
     assert 0 < told["min_ms"] <= told["step_ms"] <= told["max_ms"]
     assert told["planned_gib"] > 0
     assert 0 < told["loss"] < 20
+
+
+def programs(name: str, *arguments: str) -> str:
+    """What each program prints."""
+    return {(operations.PROGRAM,): PRINTED, (attention.PROGRAM, "--bench"): ATTENTION}[name, *arguments]
 
 
 class FakeGpu:
@@ -129,21 +150,26 @@ def test_the_tool_prints_writes_and_draws(
         calls.append([str(part) for part in command])
         if "tools.bench.step" in command or command[0] == peer:
             return processes.Answer([steps(True)[0]["uform" if "-m" in command else "peer"]], 11.25)
+        if command[0] == tmp_path / "peer_attention.py":
+            return processes.Answer([{"segment": 32, "forward_ms": 0.4, "backward_ms": 1.7}], 0.0)
         return processes.Answer([dict(line) for line in PEERS], 0.0)
 
     peer = tmp_path / "peer_torch.py"
+    (tmp_path / "peer_attention.py").touch()
     (tmp_path / "peer_losses.py").touch()
     monkeypatch.setattr(bench, "Gpu", FakeGpu)
     monkeypatch.setattr(bench, "measure_process", fake)
-    monkeypatch.setattr(operations, "run_program", lambda: PRINTED)
+    monkeypatch.setattr(operations, "run_program", programs)
     monkeypatch.setattr(bench, "find_spec", lambda name: name)
     pytest.importorskip("matplotlib")
     output, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     assert bench.main(["--peer", str(peer), "--output", str(output), "--plot", str(plot)]) == 0
-    assert [call[0] for call in calls] == ["-m", str(peer)] * 3 + ["-m", str(tmp_path / "peer_losses.py")]
+    beside = [str(tmp_path / "peer_attention.py"), "-m", str(tmp_path / "peer_losses.py")]
+    assert [call[0] for call in calls] == ["-m", str(peer)] * 3 + beside
     told = json.loads(output.read_text())
     assert told["gpu"] == "a GPU"
     assert len(told["steps"]) == 3
+    assert [one["by"] for one in told["attention"]] == ["uform", "PyTorch"]
     assert told["operations"][2]["floor_ms"] == pytest.approx(0.05)
     assert plot.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
@@ -154,7 +180,7 @@ def test_the_tool_prints_writes_and_draws(
 def test_without_a_peer_nothing_of_pytorch_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "Gpu", FakeGpu)
     monkeypatch.setattr(bench, "measure_process", lambda command, gpu: pytest.fail(f"{command}"))
-    monkeypatch.setattr(operations, "run_program", lambda: PRINTED)
+    monkeypatch.setattr(operations, "run_program", programs)
     assert bench.main(["losses", "operations"]) == 0
     assert "tools.bench.torch_losses" not in sys.modules
     with pytest.raises(SystemExit):
@@ -174,7 +200,7 @@ def test_options_that_need_more_than_is_installed_are_refused_before_any_work(
 def test_what_was_measured_before_a_failure_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails() -> str:
+    def fails(name: str, *arguments: str) -> str:
         raise processes.MeasurementError("the program stopped")
 
     monkeypatch.setattr(bench, "Gpu", FakeGpu)

@@ -1,10 +1,11 @@
-"""Measures one GPU: whole training steps, the losses, and every operation against its floor.
+"""Measures one GPU: whole training steps, attention, the losses, and every operation against its floor.
 
     python -m tools.bench [--peer peer_torch.py] [--output bench.json] [--plot bench.png] [PART ...]
 
-The parts are `steps`, `losses` and `operations`; without a name all are measured. Nothing but a GPU is needed; `--peer`
-adds PyTorch: a script that times the same step, and beside it `peer_losses.py` for the losses. What is compared runs in
-one go on the same GPU, each in a process of its own, one after another.
+The parts are `steps`, `attention`, `losses` and `operations`; without a name all are measured. Nothing but a GPU is
+needed; `--peer` adds PyTorch: a script that times the same step, and those of attention and the losses beside it,
+`peer_attention.py` and `peer_losses.py`. What is compared runs in one go on the same GPU, each in a process of its own,
+one after another.
 
 Memory: `planned` is the block that this library takes for a run, whole, before the first step; `peak` is the most that
 PyTorch's tensors took at a time. `held` is for both what the process held of the GPU as the driver counts it: with the
@@ -25,14 +26,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tools.bench import losses, operations, report
+from tools.bench import attention, losses, operations, report
 from tools.bench.processes import Gpu, MeasurementError, measure_process
 from tools.build.switches import BuildError
 
 SHAPES = [(12, 512, 64), (12, 768, 64), (24, 1024, 32)]  # depth, hidden, rows of 1,024 columns
 T = TypeVar("T")
 
-PARTS = ("steps", "losses", "operations")
+PARTS = ("steps", "attention", "losses", "operations")
 
 
 def measure_steps(gpu: Gpu, peer: Path | None) -> Iterator[dict[str, Any]]:
@@ -45,6 +46,15 @@ def measure_steps(gpu: Gpu, peer: Path | None) -> Iterator[dict[str, Any]]:
             theirs = measure_process([peer, *shape, "--columns", "1024"], gpu)
             both["peer"] = theirs.lines[-1] | {"held_gib": theirs.held_gib}
         yield both
+
+
+def measure_attention(gpu: Gpu, peer: Path | None) -> list[attention.Row]:
+    """Ours, then the peer's."""
+    rows = attention.our_rows(operations.run_program(attention.PROGRAM, "--bench"))
+    script = peer.with_name("peer_attention.py") if peer else None
+    if script and script.exists():
+        rows += attention.peer_rows(measure_process([script], gpu).lines)
+    return rows
 
 
 def measure_losses(gpu: Gpu, peer: Path | None, printed: str, ceilings: operations.Ceilings) -> list[losses.Row]:
@@ -93,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no GPU to measure: {failure}")
     print(gpu.name)
     steps: list[dict[str, Any]] = []
+    passes: list[attention.Row] = []
     rows: list[losses.Row] = []
     timings: list[operations.Timing] = []
     ceilings, status = None, 0
@@ -101,8 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for line in report.step_table(kept(measure_steps(gpu, peer), steps)):
                 print(line, flush=True)
             print()
+        if "attention" in wanted:
+            passes = measure_attention(gpu, peer)
+            print_lines(report.attention_table(passes))
         if "losses" in wanted or "operations" in wanted:
-            printed = operations.run_program()
+            printed = operations.run_program(operations.PROGRAM)
             timings = operations.read_timings(printed)
             ceilings = operations.ceilings_of(timings)
             if "losses" in wanted:
@@ -117,6 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = {
             "gpu": gpu.name,
             "steps": steps,
+            "attention": [asdict(row) for row in passes],
             "losses": [asdict(row) for row in rows],
             "ceilings": asdict(ceilings) if ceilings else None,
             "operations": [asdict(one) | {"floor_ms": ceilings.floor_ms(one)} for one in timings if ceilings],

@@ -67,19 +67,19 @@ def ceilings_of(timings: list[Timing]) -> Ceilings:
     return Ceilings(max(copies), max(products))
 
 
-def find_program() -> Path:
+def find_program(name: str) -> Path:
     """The program in the folder `UFORM_GPU_PROGRAMS`, else built, which needs nvcc."""
     folder = os.environ.get("UFORM_GPU_PROGRAMS")
     if folder:
-        return Path(folder) / PROGRAM
+        return Path(folder) / name
     from tools.build.gpu_programs import build_gpu_programs
 
-    return build_gpu_programs()[PROGRAM]
+    return build_gpu_programs()[name]
 
 
-def run_program() -> str:
+def run_program(name: str, *arguments: str) -> str:
     """What the program prints."""
-    run = subprocess.run([find_program()], capture_output=True, text=True, check=False)
+    run = subprocess.run([find_program(name), *arguments], capture_output=True, text=True, check=False)
     if run.returncode:
-        raise MeasurementError(f"{PROGRAM} failed:\n{run.stdout[-2000:]}{run.stderr}")
+        raise MeasurementError(f"{name} failed:\n{run.stdout[-2000:]}{run.stderr}")
     return run.stdout

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.bench import attention
 from tools.bench.losses import Row
 from tools.bench.operations import CEILING, Ceilings, Timing
 
@@ -31,6 +32,13 @@ def step_table(steps: Iterable[dict[str, Any]]) -> Iterator[str]:
             + _number(peer.get("held_gib"), 8, 2)
             + _number(times, 7, 2)
         )
+
+
+def attention_table(rows: Sequence[attention.Row]) -> Iterator[str]:
+    """A line a length of segments and who computed it."""
+    yield f"{'segments of':>11}  {'by':<10}{'forward ms':>12}{'backward ms':>13}"
+    for row in sorted(rows, key=lambda row: row.segment):
+        yield f"{row.segment:>11}  {row.by:<10}{row.forward_ms:12.4f}{row.backward_ms:13.4f}"
 
 
 def by_loss(rows: Sequence[Row]) -> list[Row]:
