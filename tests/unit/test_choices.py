@@ -109,7 +109,8 @@ def test_embeddings_pool_the_content_alone(tmp_path: Path) -> None:
     trainer.save(tmp_path / "run.safetensors")
     plain = resume(tmp_path / "run.safetensors")
     expected = replace(CALL, choices=None, choice_targets=None).step(plain).embeddings
-    np.testing.assert_array_equal(CALL.step(trainer).embeddings, expected)
+    # A product of more columns may sum its rows in another order.
+    np.testing.assert_allclose(CALL.step(trainer).embeddings, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
