@@ -216,7 +216,7 @@ private:
         time("out_residual_forward", table_.out_residual_forward, layer, forward(3, out));
         time("norm_geglu_forward", table_.norm_geglu_forward, layer, forward(1 + 3 * r, up));
         time("down_residual_forward", table_.down_residual_forward, layer, forward(2 + r, down));
-        time("down_residual_backward", table_.down_residual_backward, layer, backward(1 + 4 * r, down));
+        time("down_residual_backward", table_.down_residual_backward, layer, backward(1 + 5 * r, down));
         time("norm_geglu_backward", table_.norm_geglu_backward, layer, backward(3 + 2 * r, up));
         time("out_residual_backward", table_.out_residual_backward, layer, backward(3, out));
         time("attention_backward", table_.attention_backward, layer, {8 * u, 5 * scores});

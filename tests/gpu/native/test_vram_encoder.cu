@@ -265,8 +265,8 @@ void test_operations(std::string const& name, block_extents const& extents) {
     RUN(norm_geglu_forward);
     blocks.compare_inverses("inverse2", saved.inverse2, exact.inverse2, naive.inverse2);
     blocks.compare("gate_up", saved.gate_up, exact.gate_up, naive.gate_up);
-    blocks.compare("activated", work.activated, exact.activated, naive.activated);
-    blocks.check_zeros("activated", work.activated, inner);
+    blocks.compare("activated", saved.activated, exact.activated, naive.activated);
+    blocks.check_zeros("activated", saved.activated, inner);
 
     RUN(down_residual_forward);
     blocks.compare("output", blocks.on_vram.output.data(), exact.output, naive.output);
@@ -276,7 +276,6 @@ void test_operations(std::string const& name, block_extents const& extents) {
 
     RUN(down_residual_backward);
     blocks.check_zeros("gradient", gradient, hidden);
-    blocks.compare("activated again", work.activated, exact.activated, naive.activated);
     blocks.compare("gate_up gradient", work.wide, exact.wide, naive.wide);
     blocks.check_zeros("gate_up gradient", work.wide, 2 * inner);
     blocks.compare_gradient(down_k);

@@ -84,9 +84,9 @@ void test_gated(extents const& of, int gpu_class) {
     auto const forward = [&](device_array<bf16>& both, device_array<bf16>& of_both) {
         vram::gemm_gated_forward(on(), {norm.before(nullptr), of.inner, up.data(), both.data(), of_both.data()});
     };
-    auto const backward = [&](device_array<bf16>& both, device_array<bf16>& of_both) {
+    auto const backward = [&](device_array<bf16>& both) {
         vram::gemm_gated_backward(on(), {of.rows, of.inner, of.hidden, count.data(), dy.data(), down.data(),
-                                         saved.data(), both.data(), of_both.data()});
+                                         saved.data(), both.data(), product.data()});
     };
     std::size_t const used = std::size_t(of.count) * of.inner;
     std::string const name = of.name();
@@ -98,13 +98,11 @@ void test_gated(extents const& of, int gpu_class) {
     check(name + " forward bits",
           same_bits(gate_up.download(), again.download()) && same_bits(product.download(), product_again.download()));
 
-    on_class(gpu_class, "backward", [&] { backward(gate_up, product); });
-    on_class(gpu_class, "backward", [&] { backward(again, product_again); });
-    on_class(uform_gpu_class_ampere_k, "backward", [&] { backward(single, single_product); });
+    on_class(gpu_class, "backward", [&] { backward(gate_up); });
+    on_class(gpu_class, "backward", [&] { backward(again); });
+    on_class(uform_gpu_class_ampere_k, "backward", [&] { backward(single); });
     compare(name + " gate_up gradient", gate_up, single, 2 * used, true);
-    compare(name + " product again", product, single_product, used, true);
-    check(name + " backward bits",
-          same_bits(gate_up.download(), again.download()) && same_bits(product.download(), product_again.download()));
+    check(name + " backward bits", same_bits(gate_up.download(), again.download()) && product.guarded());
 }
 
 void test_turned(std::vector<columns_fixture::shape> const& shapes, std::uint32_t hidden, int gpu_class) {

@@ -134,13 +134,13 @@ uform_status_t norm_geglu_forward(uform_stream_t* stream, uform_layer_t const* l
                                        .inner = on.inner,
                                        .weight = static_cast<__nv_bfloat16 const*>(layer->up),
                                        .gate_up = on.saved.gate_up,
-                                       .product = on.work.activated});
+                                       .product = on.saved.activated});
     });
 }
 
 uform_status_t down_residual_forward(uform_stream_t* stream, uform_layer_t const* layer) {
     return operate_on("down_residual_forward", stream, layer, [&](block const& on) {
-        on.multiply(on.inner, on.work.activated, layer->down, on.saved.middle, on.output, nullptr);
+        on.multiply(on.inner, on.saved.activated, layer->down, on.saved.middle, on.output, nullptr);
     });
 }
 
@@ -149,6 +149,8 @@ uform_status_t down_residual_backward(uform_stream_t* stream, uform_layer_t cons
         // The weights' gradients sum over all active rows, and no one promises what the caller's hold past the count.
         launch_early(on.stream, zero_slack_kernel, slack_blocks_k, slack_threads_k, 0, layer->columns.counts, on.rows,
                      on.hidden, on.gradient);
+        // First, for where no kernel goes on from the product's gradient it takes the product's place.
+        on.weight_gradient(on.hidden, on.inner, on.gradient, on.saved.activated, layer->down_gradient);
         gemm_gated_backward(on.stream, {.rows = on.rows,
                                         .inner = on.inner,
                                         .hidden = on.hidden,
@@ -157,8 +159,7 @@ uform_status_t down_residual_backward(uform_stream_t* stream, uform_layer_t cons
                                         .weight = static_cast<__nv_bfloat16 const*>(layer->down),
                                         .gate_up = on.saved.gate_up,
                                         .gate_up_gradient = on.work.wide,
-                                        .product = on.work.activated});
-        on.weight_gradient(on.hidden, on.inner, on.gradient, on.work.activated, layer->down_gradient);
+                                        .incoming = on.saved.activated});
     });
 }
 

@@ -23,10 +23,8 @@ void launch_geglu_forward(stream const&, geglu_rows const& rows, __nv_bfloat16 c
  *  The gradients of both halves; rows [count, active) become zero.
  *  @param product_gradient [active, inner].
  *  @param gate_up_gradient [active, 2 * inner]; may be `gate_up` itself.
- *  @param product The product again, for the weights' gradient, or null; may be `product_gradient` itself.
  */
 void launch_geglu_backward(stream const&, geglu_rows const& rows, __nv_bfloat16 const* gate_up,
-                           __nv_bfloat16 const* product_gradient, __nv_bfloat16* gate_up_gradient,
-                           __nv_bfloat16* product);
+                           __nv_bfloat16 const* product_gradient, __nv_bfloat16* gate_up_gradient);
 
 } // namespace uform::vram

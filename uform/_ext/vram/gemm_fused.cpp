@@ -54,12 +54,12 @@ void gemm_gated_forward(stream const& stream, gated_problem const& problem) {
 }
 
 void gemm_gated_backward(stream const& stream, gated_gradient_problem const& problem) {
-    auto const [rows, inner, hidden, count, dy, weight, gate_up, gate_up_gradient, product] = problem;
+    auto const [rows, inner, hidden, count, dy, weight, gate_up, gate_up_gradient, incoming] = problem;
     gemm_family const& family = gemm_family_of(stream);
     if (family.gated_backward)
         return family.gated_backward(stream, problem);
-    gemm_data_gradient(stream, {rows, hidden, inner}, dy, weight, nullptr, product);
-    launch_geglu_backward(stream, {rows, count, inner}, gate_up, product, gate_up_gradient, product);
+    gemm_data_gradient(stream, {rows, hidden, inner}, dy, weight, nullptr, incoming);
+    launch_geglu_backward(stream, {rows, count, inner}, gate_up, incoming, gate_up_gradient);
 }
 
 void gemm_turned_forward(stream const& stream, turned_problem const& problem) {

@@ -34,7 +34,7 @@ struct gated_problem {
     __nv_bfloat16* product;      // [rows, inner] = gelu(gate) * up
 };
 
-/** The gradient of the map after GeGLU, and GeGLU's own: rows [count, rows) of both answers become zero. */
+/** The gradient of the map after GeGLU, and GeGLU's own: rows [count, rows) of the answer become zero. */
 struct gated_gradient_problem {
     std::uint32_t rows, inner, hidden;
     std::uint32_t const* count;      // on the device
@@ -42,7 +42,7 @@ struct gated_gradient_problem {
     __nv_bfloat16 const* weight;     // [hidden, inner]
     __nv_bfloat16 const* gate_up;    // [rows, 2 * inner]
     __nv_bfloat16* gate_up_gradient; // [rows, 2 * inner] of GeGLU, for dy weight
-    __nv_bfloat16* product;          // [rows, inner] = gelu(gate) * up again
+    __nv_bfloat16* incoming;         // [rows, inner] dy weight, where no kernel goes on from it
 };
 
 /** The map before attention, its queries and keys turned by their positions. */

@@ -47,11 +47,11 @@ template <typename mainloop_at> struct paired_mainloop : mainloop_at {
  *  One kernel.
  *  @tparam layout_b_at Of the second operand as [k, n], by CUTLASS's names; the first is row-major.
  *  @tparam task_at What becomes of the sums: `arguments`, its tensor maps and pointers; `boxes_k`, of each group;
- *  `sources_k`, how many of them come in for a half of the columns, and `slots_k`, for how many halves there is room,
- *  from the first box on; `prefetch(arguments)`, of its tensor maps;
- *  `load(arguments, first_row, first_column, places, barrier)`, the copies of a half, by one thread;
+ *  `units_k`, the parts of a tile for which boxes come in at a time, `sources_k`, how many, and `slots_k`, for how many
+ *  units there is room, from the first box on; `prefetch(arguments)`, of its tensor maps;
+ *  `load(arguments, first_row, first_column, unit, places, barrier)`, the copies of a unit, by one thread;
  *  `finish(arguments, sums, tile_thread, boxes, come, gone)`, by the group: it calls `come()` before it reads what came
- *  in for the next half, and `gone(stores)` when boxes are written, with the stores for one thread.
+ *  in for the next unit, and `gone(stores)` when boxes are written, with the stores for one thread.
  */
 template <typename layout_b_at, second_rows rows_ak, typename task_at> struct fused_kernel {
     using element = cutlass::bfloat16_t;
@@ -118,12 +118,12 @@ __device__ __forceinline__ void load_boxes(typename kernel_at::parameters const&
     for (tile_walk walk(cute::get<0>(given.shape), cute::get<1>(given.shape)); !walk.done(); walk.advance()) {
         if (!walk.is_turn_of(group))
             continue;
-        for (unsigned half = 0; half != 2; ++half, place.advance()) {
+        for (unsigned unit = 0; unit != task::units_k; ++unit, place.advance()) {
             hopper::barrier const& full = memory.full[group][place.stage];
             memory.empty[group][place.stage].wait(place.parity);
             full.expect(sources * hopper::box_bytes_k);
             task::load(given.task, static_cast<unsigned>(walk.row()) * tile_side_k,
-                       static_cast<unsigned>(walk.column()) * tile_side_k + half * half_k,
+                       static_cast<unsigned>(walk.column()) * tile_side_k, unit,
                        shared_place(memory.group_boxes.of[group][place.stage * sources]), full);
         }
     }

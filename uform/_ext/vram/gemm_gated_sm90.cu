@@ -72,75 +72,63 @@ struct gated_forward {
     }
 };
 
-/** Sums are the gradient of the product, which is made again; the gradients of what it is the product of. */
+/** Sums are the gradient of the product; the gradients of what it is the product of. */
 struct gated_backward {
     struct arguments {
-        CUtensorMap gates, ups, gate_slopes, up_slopes, product;
+        CUtensorMap gates, ups, gate_slopes, up_slopes;
         std::uint32_t const* count;
     };
-    // gates, ups, each of two halves of the rows; their gradients take their places, and products follow.
-    static constexpr unsigned sources_k = 4, slots_k = 1, boxes_k = sources_k + 2;
+    // A quarter of the tile at a time: gates and ups, whose gradients take their places. The next quarter is on its way
+    // meanwhile.
+    static constexpr unsigned units_k = 4, sources_k = 2, slots_k = 2, boxes_k = slots_k * sources_k;
 
     static __device__ void prefetch(arguments const& of) {
         hopper::prefetch(of.gates);
         hopper::prefetch(of.ups);
         hopper::prefetch(of.gate_slopes);
         hopper::prefetch(of.up_slopes);
-        hopper::prefetch(of.product);
     }
 
-    static __device__ __forceinline__ void load(arguments const& of, unsigned row, unsigned column, std::uint32_t boxes,
-                                                hopper::barrier const& barrier) {
-#pragma unroll
-        for (unsigned half = 0; half != 2; ++half) {
-            int const x = static_cast<int>(column), y = static_cast<int>(row + half * half_k);
-            hopper::copy_box(boxes + half * hopper::box_bytes_k, of.gates, x, y, barrier);
-            hopper::copy_box(boxes + (2 + half) * hopper::box_bytes_k, of.ups, x, y, barrier);
-        }
+    static __device__ __forceinline__ void load(arguments const& of, unsigned row, unsigned column, unsigned unit,
+                                                std::uint32_t boxes, hopper::barrier const& barrier) {
+        int const x = static_cast<int>(column + unit % 2 * half_k), y = static_cast<int>(row + unit / 2 * half_k);
+        hopper::copy_box(boxes, of.gates, x, y, barrier);
+        hopper::copy_box(boxes + hopper::box_bytes_k, of.ups, x, y, barrier);
     }
 
     template <typename sums_at, typename come_at, typename gone_at>
     static __device__ __forceinline__ void finish(arguments const& of, sums_at const& sums, tile_thread const& own,
                                                   std::uint32_t boxes, come_at&& come, gone_at&& gone) {
+        static_assert(units_k % slots_k == 0);
         std::uint32_t const count = *of.count;
 #pragma unroll
-        for (unsigned part = 0; part != 2; ++part) {
-            auto const box = [&](unsigned matrix, unsigned half) {
-                return boxes + (matrix * 2 + half) * hopper::box_bytes_k;
-            };
+        for (unsigned unit = 0; unit != units_k; ++unit) {
+            unsigned const half = unit / 2, part = unit % 2;
+            std::uint32_t const gate_box = boxes + unit % slots_k * sources_k * hopper::box_bytes_k,
+                                up_box = gate_box + hopper::box_bytes_k;
+            std::uint32_t kept[2];
+            own.masks_of(kept, count, half);
             come();
 #pragma unroll
-            for (unsigned half = 0; half != 2; ++half) {
-                std::uint32_t kept[2];
-                own.masks_of(kept, count, half);
-#pragma unroll
-                for (unsigned first = 0; first != blocks_k; first += 2) {
-                    std::uint32_t gates[4], ups[4], products[4];
-                    load_matrices(gates, own.place(box(0, half), first));
-                    load_matrices(ups, own.place(box(1, half), first));
-                    for_words([&](unsigned block, unsigned below, unsigned f) {
-                        unsigned const at = part * blocks_k + first + block;
-                        float const incoming[2] = {sums(sum_at(half, at, below, 0)), sums(sum_at(half, at, below, 1))};
-                        float2 const gate = unpack(gates[f]), up = unpack(ups[f]);
-                        gelu_pair const left = gelu_with_slope(gate.x), right = gelu_with_slope(gate.y);
-                        gates[f] =
-                            pack(incoming[0] * up.x * left.slope, incoming[1] * up.y * right.slope) & kept[below];
-                        ups[f] = pack(incoming[0] * left.value, incoming[1] * right.value) & kept[below];
-                        products[f] = pack(left.value * up.x, right.value * up.y) & kept[below];
-                    });
-                    store_matrices(own.place(box(0, half), first), gates);
-                    store_matrices(own.place(box(1, half), first), ups);
-                    store_matrices(own.place(box(2, half), first), products);
-                }
+            for (unsigned first = 0; first != blocks_k; first += 2) {
+                std::uint32_t gates[4], ups[4];
+                load_matrices(gates, own.place(gate_box, first));
+                load_matrices(ups, own.place(up_box, first));
+                for_words([&](unsigned block, unsigned below, unsigned f) {
+                    unsigned const at = part * blocks_k + first + block;
+                    float const incoming[2] = {sums(sum_at(half, at, below, 0)), sums(sum_at(half, at, below, 1))};
+                    float2 const gate = unpack(gates[f]), up = unpack(ups[f]);
+                    gelu_pair const left = gelu_with_slope(gate.x), right = gelu_with_slope(gate.y);
+                    gates[f] = pack(incoming[0] * up.x * left.slope, incoming[1] * up.y * right.slope) & kept[below];
+                    ups[f] = pack(incoming[0] * left.value, incoming[1] * right.value) & kept[below];
+                });
+                store_matrices(own.place(gate_box, first), gates);
+                store_matrices(own.place(up_box, first), ups);
             }
             gone([&] {
-#pragma unroll
-                for (unsigned half = 0; half != 2; ++half) {
-                    unsigned const row = own.first_row + half * half_k, column = own.first_column + part * half_k;
-                    store_box(of.gate_slopes, column, row, box(0, half));
-                    store_box(of.up_slopes, column, row, box(1, half));
-                    store_box(of.product, column, row, box(2, half));
-                }
+                unsigned const row = own.first_row + half * half_k, column = own.first_column + part * half_k;
+                store_box(of.gate_slopes, column, row, gate_box);
+                store_box(of.up_slopes, column, row, up_box);
             });
         }
     }
@@ -164,14 +152,12 @@ void gemm_gated_forward(stream const& stream, gated_problem const& problem) {
 }
 
 void gemm_gated_backward(stream const& stream, gated_gradient_problem const& problem) {
-    auto const [rows, inner, hidden, count, dy, weight, gate_up, gate_up_gradient, product] = problem;
-    auto const map = [&](__nv_bfloat16 const* matrix, std::size_t stride) {
-        return tensor_map_of(stream, matrix, rows, inner, stride);
-    };
+    auto const& [rows, inner, hidden, count, dy, weight, gate_up, gate_up_gradient, incoming] = problem;
     std::size_t const both = 2 * std::size_t(inner);
-    launch_fused<backward>(stream, {rows, inner, hidden, 1, dy, weight, nullptr, nullptr},
-                           {map(gate_up, both), map(gate_up + inner, both), map(gate_up_gradient, both),
-                            map(gate_up_gradient + inner, both), map(product, inner), count});
+    auto const map = [&](__nv_bfloat16 const* matrix) { return tensor_map_of(stream, matrix, rows, inner, both); };
+    launch_fused<backward>(
+        stream, {rows, inner, hidden, 1, dy, weight, nullptr, nullptr},
+        {map(gate_up), map(gate_up + inner), map(gate_up_gradient), map(gate_up_gradient + inner), count});
 }
 
 } // namespace uform::vram::sm90

@@ -13,18 +13,18 @@ struct added {
         float* squares; // [rows, columns / 64] of the answer, or null
         unsigned rows, columns;
     };
-    static constexpr unsigned sources_k = 2, slots_k = 2, boxes_k = slots_k * sources_k;
+    static constexpr unsigned units_k = 2, sources_k = 2, slots_k = 2, boxes_k = slots_k * sources_k;
 
     static __device__ void prefetch(arguments const& of) {
         hopper::prefetch(of.residual);
         hopper::prefetch(of.answer);
     }
 
-    static __device__ __forceinline__ void load(arguments const& of, unsigned row, unsigned column, std::uint32_t boxes,
-                                                hopper::barrier const& barrier) {
+    static __device__ __forceinline__ void load(arguments const& of, unsigned row, unsigned column, unsigned unit,
+                                                std::uint32_t boxes, hopper::barrier const& barrier) {
 #pragma unroll
         for (unsigned half = 0; half != 2; ++half)
-            hopper::copy_box(boxes + half * hopper::box_bytes_k, of.residual, static_cast<int>(column),
+            hopper::copy_box(boxes + half * hopper::box_bytes_k, of.residual, static_cast<int>(column + unit * half_k),
                              static_cast<int>(row + half * half_k), barrier);
     }
 

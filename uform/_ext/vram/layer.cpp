@@ -29,8 +29,8 @@ std::size_t most_scratch_bytes(uform_extents_t const& extents, std::size_t colum
 std::size_t layer_saved::bytes(uform_extents_t const& extents, std::size_t columns) noexcept {
     return part_bytes<__nv_bfloat16>(columns * 3 * extents.hidden) +
            2 * part_bytes<__nv_bfloat16>(columns * extents.hidden) +
-           part_bytes<__nv_bfloat16>(columns * 2 * extents.inner) + part_bytes<float>(columns * extents.heads) +
-           2 * part_bytes<float>(columns);
+           part_bytes<__nv_bfloat16>(columns * 2 * extents.inner) + part_bytes<__nv_bfloat16>(columns * extents.inner) +
+           part_bytes<float>(columns * extents.heads) + 2 * part_bytes<float>(columns);
 }
 
 layer_saved layer_saved::of(uform_layer_t const& layer) {
@@ -43,6 +43,7 @@ layer_saved layer_saved::of(uform_layer_t const& layer) {
     saved.attended = parts.take<__nv_bfloat16>(columns * extents.hidden);
     saved.middle = parts.take<__nv_bfloat16>(columns * extents.hidden);
     saved.gate_up = parts.take<__nv_bfloat16>(columns * 2 * extents.inner);
+    saved.activated = parts.take<__nv_bfloat16>(columns * extents.inner);
     saved.log_sums = parts.take<float>(columns * extents.heads);
     saved.inverse1 = parts.take<float>(columns);
     saved.inverse2 = parts.take<float>(columns);
@@ -51,7 +52,6 @@ layer_saved layer_saved::of(uform_layer_t const& layer) {
 
 std::size_t layer_workspace::bytes(uform_extents_t const& extents, std::size_t columns, std::size_t segments) noexcept {
     return 2 * part_bytes<__nv_bfloat16>(columns * extents.hidden) +
-           part_bytes<__nv_bfloat16>(columns * extents.inner) +
            part_bytes<__nv_bfloat16>(columns * wide_columns(extents)) +
            part_bytes<std::byte>(most_scratch_bytes(extents, columns, segments));
 }
@@ -64,7 +64,6 @@ layer_workspace layer_workspace::of(uform_layer_t const& layer) {
     layer_workspace work;
     work.normed = parts.take<__nv_bfloat16>(columns * extents.hidden);
     work.delta = parts.take<__nv_bfloat16>(columns * extents.hidden);
-    work.activated = parts.take<__nv_bfloat16>(columns * extents.inner);
     work.wide = parts.take<__nv_bfloat16>(columns * wide_columns(extents));
     work.scratch_bytes = most_scratch_bytes(extents, columns, segments);
     work.scratch = parts.take<std::byte>(work.scratch_bytes);
