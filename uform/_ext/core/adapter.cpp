@@ -351,10 +351,14 @@ json page_description(json const& configuration) {
     rename(masked_k, "masking");
     rename(contrastive_k, contrastive_k);
     if (json const* section = objectives.find(late_interaction_k)) {
-        json own = json::make_object();
-        for (auto const& [name, value] : section->as_object(late_interaction_k))
-            if (std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), name) == std::end(of_contrastive_k))
-                own.set(name, value);
+        json own = json::make_object(), of_contrastive = json::make_object();
+        for (auto const& [name, value] : section->as_object(late_interaction_k)) {
+            bool const shared =
+                std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), name) != std::end(of_contrastive_k);
+            (shared ? of_contrastive : own).set(name, value);
+        }
+        if (!objectives.find(contrastive_k)) // else they are among the objective's
+            page.set(contrastive_k, std::move(of_contrastive));
         page.set(late_interaction_k, std::move(own));
     }
     rename(choices_k, choices_k);
