@@ -376,6 +376,13 @@ json page_description(json const& configuration) {
     return page;
 }
 
+bool is_stats_field(std::string_view name) {
+    uform_trainer_step_stats_t none{};
+    constexpr std::string_view others[] = {"step",    "learning_rate", "loss", "truncated",
+                                           "dropped", "gradient_norm", "extra"};
+    return term_field(none, name) || std::find(std::begin(others), std::end(others), name) != std::end(others);
+}
+
 void report_terms(std::span<term const> terms, std::span<double const> values, uform_trainer_step_stats_t& stats,
                   std::vector<uform_named_value_t>& extra) {
     extra.clear();
