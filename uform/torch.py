@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["contrastive", "late_interaction", "masked_bytes"]
 
+# A configuration's bias of 0 derives; by this magnitude, which it takes for 0, a learned bias of 0 says that it is one.
+_TRUE_ZERO = -1e-30
+
 _FIELDS = {kind: tuple(inspect.signature(kind).parameters) for kind in (Contrastive, LateInteraction)}
 
 
@@ -49,7 +52,8 @@ def contrastive(
         embeddings: float32, on a GPU also bfloat16.
         inverse_temperature: a learned scalar in the place of the configuration's, between 1 and 100, for SIGMOID 1000;
             one temperature group. It may lie on another device.
-        bias: a learned scalar in the place of the configuration's, for SIGMOID; one temperature group.
+        bias: a learned scalar in the place of the configuration's, whatever its value; one temperature group. A form
+            left to derive becomes SIGMOID, which alone reads it.
         contrastive: the rest of the configuration.
         given: `relations`, `modalities`, `sides`, `temperature_groups`, as for `uform.losses.contrastive`.
 
@@ -84,7 +88,8 @@ def late_interaction(
         tokens: float32, on a GPU also bfloat16.
         offsets: where each item's tokens begin, and the end, on the host.
         inverse_temperature: a learned scalar in the place of the configuration's, bounded likewise.
-        bias: a learned scalar in the place of the configuration's, for SIGMOID.
+        bias: a learned scalar in the place of the configuration's, whatever its value. A form left to derive becomes
+            SIGMOID, which alone reads it.
         late_interaction: the rest of the configuration.
         given: `sides`, `relations`, `contrastive`, `modalities`, as for `uform.losses.late_interaction`.
 
@@ -130,6 +135,8 @@ def _learned(options: Any, inverse_temperature: Tensor | None, bias: Tensor | No
         if getattr(options, "temperature_groups", 0) > 1:
             raise ValueError(f"{name} is one number, and temperature_groups is {options.temperature_groups}")
         fields[name] = learned.item()
+    if fields.get("bias") == 0:
+        fields["bias"] = _TRUE_ZERO
     if fields.get("inverse_temperature", 1.0) <= 0:
         raise ValueError(f"inverse_temperature is {fields['inverse_temperature']}: expected more than 0")
     if not fields:

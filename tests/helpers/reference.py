@@ -35,13 +35,16 @@ def relative_error(found: Any, expected: Any) -> float:
 def batch_of(described: Mapping[str, Any], call: Call, number: int = 0) -> step.Batch:
     """The oracle's batch of a call, covered as the `number`-th call of the run covers it (counted from 0)."""
     masked = "masking" in described
+    contrasts = (
+        described["objective"] != uform.Objective.MASKED
+    )  # else late interaction alone reads what is described of it
     segments = []
     for item, content in enumerate(call.contents):
         draws = masks.Draws(described["seed"], number, item) if masked else None
         segments.append(_segment(described, content, call.bag_of[item], draws, call.choices_of(item)))
     return step.Batch(
         segments=segments,
-        contrastive=_contrastive(described, call) if "contrastive" in described else None,
+        contrastive=_contrastive(described, call) if contrasts else None,
         masked_weights=_weights(described) if masked else {},
         choices=_choices(described, call) if "choices" in described else None,
         late_interaction=_late_interaction(described, call) if "late_interaction" in described else None,
@@ -67,13 +70,13 @@ def _choices(described: Mapping[str, Any], call: Call) -> step.ChoicesTerm:
 
 
 def _late_interaction(described: Mapping[str, Any], call: Call) -> step.LateInteractionTerm:
-    own, of_pairs = described["late_interaction"], described.get("contrastive", {})
+    own, of_pairs = described["late_interaction"], described["contrastive"]
     pairs = item_pairs(
         call.item_relations,
         [0] * len(call.contents) if call.sides is None else call.sides,
-        negatives=Negatives(of_pairs.get("negatives", 0)),
-        scope=AmbientScope(of_pairs.get("ambient_scope", 0)),
-        ambient_weight=of_pairs.get("ambient_repulsion_weight", 1.0),
+        negatives=Negatives(of_pairs["negatives"]),
+        scope=AmbientScope(of_pairs["ambient_scope"]),
+        ambient_weight=of_pairs["ambient_repulsion_weight"],
         modalities=call.modalities,
     )
     return step.LateInteractionTerm(

@@ -15,7 +15,28 @@ namespace native_test {
 enum class fault {
     none,
     derive_throws,
+    derive_says_null,
     create_throws,
+    parameter_without_name,
+    parameter_of_empty_name,
+    parameter_of_no_text,
+    parameter_of_unknown_kind,
+    parameter_without_columns,
+    parameter_of_negative_deviation,
+    parameter_of_endless_deviation,
+    parameter_of_large_value,
+    parameter_of_crossed_bounds,
+    parameter_of_no_bound,
+    parameter_out_of_bounds,
+    parameter_without_place,
+    term_without_name,
+    term_of_endless_weight,
+    term_of_no_weight,
+    term_without_place,
+    vectors_without_tap,
+    cover_of_an_objective,
+    unknown_staging_unit,
+    endless_notice,
     create_names_foreign_term,
     endless_staging,
     endless_workspace,
@@ -28,6 +49,8 @@ enum class fault {
     throws_no_exception,
     unknown_status,
     says_why,
+    says_null,
+    reconstructs_nowhere,
     loss,
     bags_gradient,
     states_gradient,
@@ -37,10 +60,75 @@ enum class fault {
 inline fault current;
 inline uint32_t term_handle, parameter_handle;
 
+inline void spoil_request(uform_parameter_request_t& request) {
+    switch (current) {
+    case fault::parameter_without_name:
+        request.name = nullptr;
+        break;
+    case fault::parameter_of_empty_name:
+        request.name = "";
+        break;
+    case fault::parameter_of_no_text:
+        request.name = "\xff";
+        break;
+    case fault::parameter_of_unknown_kind:
+        request.kind = 99;
+        break;
+    case fault::parameter_without_columns:
+        request.kind = uform_parameter_kind_matrix_k;
+        break;
+    case fault::parameter_of_negative_deviation:
+        request.deviation = -1;
+        break;
+    case fault::parameter_of_endless_deviation:
+        request.deviation = std::numeric_limits<double>::infinity();
+        break;
+    case fault::parameter_of_large_value:
+        request.value = 1e300;
+        break;
+    case fault::parameter_of_crossed_bounds:
+        request.minimum = 3, request.maximum = 1;
+        break;
+    case fault::parameter_of_no_bound:
+        request.minimum = std::numeric_limits<double>::quiet_NaN();
+        break;
+    case fault::parameter_out_of_bounds:
+        request.minimum = 1, request.maximum = 3;
+        break;
+    default:
+        break;
+    }
+}
+
+/** What only other plugins declare, or nobody. */
+inline uform_status_t declare_more(uform_declare_t const* declare) {
+    size_t offset = 0;
+    switch (current) {
+    case fault::vectors_without_tap:
+        return declare->vectors(declare->host, 16);
+    case fault::cover_of_an_objective:
+        return declare->cover(declare->host, 0.5, 1);
+    case fault::unknown_staging_unit:
+        return declare->column_staging(declare->host, 9, 4, &offset);
+    case fault::endless_notice:
+        return declare->notice(declare->host, std::numeric_limits<size_t>::max());
+    default:
+        return uform_status_success_k;
+    }
+}
+
+inline double spoiled_weight() {
+    return current == fault::term_of_endless_weight ? std::numeric_limits<double>::infinity()
+           : current == fault::term_of_no_weight    ? std::numeric_limits<double>::quiet_NaN()
+                                                    : 1;
+}
+
 inline uform_status_t derive(void*, uform_run_t const*, uform_declare_t const* declare) {
     CHECK(std::string_view(declare->plugin) == "faulty");
     if (current == fault::derive_throws)
         throw std::runtime_error("derive broke");
+    if (current == fault::derive_says_null)
+        return declare->fail(declare->host, uform_status_invalid_argument_k, nullptr);
     return uform_status_success_k;
 }
 
@@ -53,16 +141,22 @@ inline uform_status_t create(void const*, uform_run_t const*, uform_declare_t co
     request.rows = current == fault::large_parameter ? UINT32_MAX : 1;
     request.columns = current == fault::large_parameter ? UINT32_MAX / 1024 : 0;
     request.kind = uform_parameter_kind_plain_k;
+    spoil_request(request);
     size_t bytes = 1, offset = 0;
     if (current == fault::large_workspace)
         bytes = size_t(1) << 50;
     if (current == fault::endless_workspace)
         bytes = std::numeric_limits<size_t>::max();
-    uform_status_t status = declare->parameter(declare->host, &request, &parameter_handle);
+    uform_status_t status = declare->parameter(declare->host, &request,
+                                               current == fault::parameter_without_place ? nullptr : &parameter_handle);
+    char const* const term = current == fault::term_without_name           ? nullptr
+                             : current == fault::create_names_foreign_term ? "contrastive_loss"
+                                                                           : "faulty";
     if (!status)
-        status =
-            declare->term(declare->host, current == fault::create_names_foreign_term ? "contrastive_loss" : "faulty", 1,
-                          &term_handle);
+        status = declare->term(declare->host, term, spoiled_weight(),
+                               current == fault::term_without_place ? nullptr : &term_handle);
+    if (!status)
+        status = declare_more(declare);
     if (!status)
         status = declare->workspace(declare->host, bytes, &offset);
     if (!status && current == fault::endless_staging)
@@ -80,6 +174,8 @@ inline uform_status_t plan(void*, uform_plan_t const* plan, uint32_t stage) {
         return uform_status_invalid_argument_k;
     if (current == fault::plan_says_why)
         return plan->fail(plan->host, uform_status_invalid_type_k, "these items will not do");
+    if (current == fault::says_null)
+        return plan->fail(plan->host, uform_status_invalid_type_k, nullptr);
     return uform_status_success_k;
 }
 
@@ -110,6 +206,8 @@ inline uform_status_t forward_backward(void*, uform_pass_t const* pass) {
         return static_cast<uform_status_t>(9);
     case fault::says_why:
         return pass->fail(pass->host, uform_status_device_k, "the kernel is not at home");
+    case fault::reconstructs_nowhere:
+        return pass->reconstruct(pass->host, 0, uform_modality_text_k, nullptr, nullptr, pass->terms[term_handle]);
     case fault::bags_gradient:
         return spoil(pass, pass->bags_gradient + 5);
     case fault::states_gradient:
@@ -160,6 +258,41 @@ inline bool refused(uform_status_t status, expectation const& expected) {
 
 inline constexpr expectation at_init_k[] = {
     {fault::derive_throws, uform_status_internal_k, "plugin faulty: its function derive threw: derive broke"},
+    {fault::derive_says_null, uform_status_invalid_argument_k,
+     "plugin faulty: its function derive failed without a message, with status 1"},
+    {fault::parameter_without_name, uform_status_invalid_argument_k, "plugin faulty: parameter: it has no name"},
+    {fault::parameter_of_empty_name, uform_status_invalid_argument_k, "plugin faulty: parameter: it has no name"},
+    {fault::parameter_of_no_text, uform_status_invalid_argument_k, ": its name is not UTF-8"},
+    {fault::parameter_of_unknown_kind, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its kind is 99: expected one of uform_parameter_kind_t"},
+    {fault::parameter_without_columns, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its columns is 0: expected some"},
+    {fault::parameter_of_negative_deviation, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its deviation is -1: expected none below 0"},
+    {fault::parameter_of_endless_deviation, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its deviation is inf: expected a number that float32 holds"},
+    {fault::parameter_of_large_value, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its value is 1e+300: expected a number that float32 holds"},
+    {fault::parameter_of_crossed_bounds, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its minimum is 3: expected one below its maximum, 1"},
+    {fault::parameter_of_no_bound, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its minimum is nan: expected a number that float32 holds"},
+    {fault::parameter_out_of_bounds, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its value is 0: expected one between 1 and 3, its bounds"},
+    {fault::parameter_without_place, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: the place for its handle is null"},
+    {fault::term_without_name, uform_status_invalid_argument_k, "plugin faulty: term: it has no name"},
+    {fault::term_of_endless_weight, uform_status_invalid_argument_k,
+     "plugin faulty: term faulty: its weight is inf: expected a number that float32 holds"},
+    {fault::term_of_no_weight, uform_status_invalid_argument_k, "plugin faulty: term faulty: its weight is nan"},
+    {fault::term_without_place, uform_status_invalid_argument_k,
+     "plugin faulty: term faulty: the place for its handle is null"},
+    {fault::vectors_without_tap, uform_status_invalid_argument_k,
+     "plugin faulty: its function create declared vectors, but its taps are without uform_tap_world_vectors_k"},
+    {fault::cover_of_an_objective, uform_status_invalid_argument_k,
+     "plugin faulty: its function create declared a ratio with cover, which only modalities have"},
+    {fault::unknown_staging_unit, uform_status_invalid_argument_k, "plugin faulty: column_staging: its unit is 9"},
+    {fault::endless_notice, uform_status_out_of_memory_k, "plugin faulty: it asked for 18446744073709551615 bytes"},
     {fault::create_throws, uform_status_internal_k, "plugin faulty: its function create threw: create broke"},
     {fault::create_names_foreign_term, uform_status_invalid_argument_k,
      "plugin faulty: term contrastive_loss: its name"},
@@ -174,6 +307,9 @@ inline constexpr expectation at_step_k[] = {
     {fault::plan_says_nothing, uform_status_invalid_argument_k,
      "plugin faulty: its function plan failed without a message, with status 1"},
     {fault::plan_says_why, uform_status_invalid_type_k, "plugin faulty: these items will not do"},
+    {fault::says_null, uform_status_invalid_type_k,
+     "plugin faulty: its function plan failed without a message, with status "},
+    {fault::reconstructs_nowhere, uform_status_invalid_argument_k, "plugin faulty: reconstruct: scale is null"},
     {fault::throws, uform_status_internal_k,
      "plugin faulty: its function forward_backward threw: forward_backward broke"},
     {fault::throws_no_exception, uform_status_internal_k, "plugin faulty: its function forward_backward threw"},

@@ -64,6 +64,38 @@ void test_registration() {
     CHECK(refused(uform_objective_register(&again), taken));
 }
 
+/** Terms are the plugin's own, and so never a field of the stats: its number would be lost there. */
+void test_names_of_the_stats() {
+    static uform_objective_plugin_t const plugin = [] {
+        uform_objective_plugin_t made = faulty_plugin;
+        made.name = "masked_text";
+        made.derive = [](void*, uform_run_t const*, uform_declare_t const*) { return uform_status_success_k; };
+        made.create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void**) {
+            return declare->term(declare->host, "masked_text_loss", 1, &term_handle);
+        };
+        return made;
+    }();
+    require(uform_objective_register(&plugin), "register");
+    uform_plugin_option_t const option{"masked_text", nullptr, 0};
+    executor_ptr const executor = make_executor();
+    auto const options = options_of(option);
+    uform_trainer_t* made = nullptr;
+    CHECK(refused(uform_trainer_init_ram(executor.get(), &options, &made),
+                  {fault::none, uform_status_invalid_argument_k,
+                   "plugin masked_text: term masked_text_loss: the name is a field's of TrainerStepStats"}));
+    uform_objective_plugin_t loss = faulty_plugin, taps = faulty_plugin, answers = faulty_plugin;
+    loss.name = "choices_loss";
+    CHECK(refused(uform_objective_register(&loss), {fault::none, uform_status_invalid_argument_k,
+                                                    "plugin choices_loss: the name is a field's of TrainerStepStats"}));
+    taps.taps = 1 << 5;
+    CHECK(refused(uform_objective_register(&taps),
+                  {fault::none, uform_status_invalid_argument_k, "plugin faulty: its taps is 32: expected one of"}));
+    answers.answer_kind = 3;
+    answers.infer = [](void*, uform_pass_t const*, uform_answer_t*) { return uform_status_success_k; };
+    CHECK(refused(uform_objective_register(&answers), {fault::none, uform_status_invalid_argument_k,
+                                                       "plugin faulty: its answer_kind is 3: expected one of"}));
+}
+
 constexpr auto nothing = [](void*, auto...) { return uform_status_success_k; };
 
 uform_modality_plugin_t modality_of(char const* name, uint32_t number) {
@@ -117,8 +149,17 @@ void maybe_throw(char const* function) {
 /** A modality whose items are squares of four columns, which it writes; half of them is covered. */
 constexpr uint32_t squares_number_k = 20;
 
-uform_status_t measure_square(void*, uform_content_t const*, uint32_t, uform_measure_t* measured, char*, size_t) {
+uform_status_t measure_square(void*, uform_content_t const*, uint32_t, uform_measure_t* measured, char* message,
+                              size_t message_bytes) {
     maybe_throw("measure");
+    if (broken == "speechless")
+        return uform_status_invalid_argument_k;
+    if (broken == "refused")
+        std::snprintf(message, message_bytes, "it is round");
+    if (broken == "endless message")
+        std::fill_n(message, message_bytes, 'x');
+    if (broken == "refused" || broken == "endless message")
+        return uform_status_invalid_argument_k;
     measured->columns = 4;
     measured->axes = broken == "no axes" ? 0 : broken == "many axes" ? 4 : 2;
     measured->extents[0] = broken == "extents" ? 3 : 2;
@@ -243,6 +284,11 @@ void test_failures_of_a_modality() {
           std::pair("extents", "it measured 4 columns and extents of 6"),
           std::pair("whole", "it measured 3 whole places along axis 0, which has 2")})
         check_refused_once(trainer, call, how, uform_status_internal_k, std::string("plugin squares: ") + message);
+    for (auto const& [how, message] :
+         {std::pair("speechless", "its function measure failed without a message, with status 1"),
+          std::pair("refused", "it is round"), std::pair("endless message", "xxx")})
+        check_refused_once(trainer, call, how, uform_status_invalid_argument_k,
+                           std::string("plugin squares: contents[10]: ") + message);
     check_refused_once(trainer, call, "states", uform_status_not_finite_k,
                        "plugin squares: the states of its columns are not finite: the step was refused");
     broken = "destroy";
@@ -292,7 +338,7 @@ uform_objective_plugin_t extending_plugin() {
     made.derive = [](void*, uform_run_t const*, uform_declare_t const*) { return uform_status_success_k; };
     made.create = [](void const*, uform_run_t const*, uform_declare_t const* declare, void** self) {
         *self = &broken;
-        return declare->vectors(declare->host, 8);
+        return broken == "no vectors" ? uform_status_success_k : declare->vectors(declare->host, 8);
     };
     made.destroy = [](void*) { maybe_throw("destroy"); };
     made.plan = nothing;
@@ -300,8 +346,12 @@ uform_objective_plugin_t extending_plugin() {
         return pass->operations->memory_zero(pass->stream, pass->world_vectors_gradient,
                                              sizeof(float) * 8 * pass->columns.capacity);
     };
-    made.extra_columns = [](void*, uform_extra_t const*, uint32_t* columns, char*, size_t) {
+    made.extra_columns = [](void*, uform_extra_t const*, uint32_t* columns, char* message, size_t message_bytes) {
         maybe_throw("extra_columns");
+        if (broken == "refused")
+            std::snprintf(message, message_bytes, "it is full");
+        if (broken == "refused" || broken == "speechless")
+            return uform_status_invalid_argument_k;
         *columns = 1;
         return uform_status_success_k;
     };
@@ -326,9 +376,19 @@ void test_failures_of_what_an_objective_adds() {
     require(uform_objective_register(&plugin), "register");
     uform_plugin_option_t const option{"extending", nullptr, 0};
     executor_ptr const executor = make_executor();
+    auto const options = options_of(option);
+    broken = "no vectors";
+    uform_trainer_t* made = nullptr;
+    CHECK(refused(uform_trainer_init_ram(executor.get(), &options, &made),
+                  {fault::none, uform_status_invalid_argument_k,
+                   "plugin extending: its taps have uform_tap_world_vectors_k, but its function create declared no"}));
     broken = "";
-    trainer_ptr trainer = make_trainer(executor, options_of(option));
+    trainer_ptr trainer = make_trainer(executor, options);
     call_t const call = image_text_call();
+    check_refused_once(trainer, call, "speechless", uform_status_invalid_argument_k,
+                       "plugin extending: contents[0]: its function extra_columns failed without a message, with");
+    check_refused_once(trainer, call, "refused", uform_status_invalid_argument_k,
+                       "plugin extending: contents[0]: it is full");
     for (char const* function : {"extra_columns", "extra_fill", "columns_forward", "columns_backward"})
         check_refused_once(trainer, call, function, uform_status_internal_k, threw("extending", function));
     broken = "destroy";
@@ -339,6 +399,7 @@ void test_failures_of_what_an_objective_adds() {
 
 int main() {
     test_registration();
+    test_names_of_the_stats();
     test_numbers_of_modalities();
     test_failures_of_a_modality();
     test_two_modalities_are_covered();

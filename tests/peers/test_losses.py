@@ -55,6 +55,42 @@ def check_same(ours: Any, theirs: Any, *tensors: Any) -> None:
         assert float((one - other).norm()) <= 1e-4 * float(other.norm())
 
 
+@pytest.mark.parametrize("form", [PairLossForm.DERIVED, PairLossForm.SIGMOID])
+@pytest.mark.parametrize("value", [-10.0, -1e-3, -1e-30, -0.0, 0.0, 1e-30, 1e-3, 2.0])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_learned_bias_is_the_number_that_it_is(
+    late: bool, value: float, form: PairLossForm, ram: uform.Executor
+) -> None:
+    """Only one that is not given derives: 0 on its way to another value is 0."""
+    vectors = unit(2 * PAIRS, WIDTH, seed=3)
+    bias = torch.tensor(value, requires_grad=True)
+    sides = [LateInteractionSide.QUERY] * PAIRS + [LateInteractionSide.DOCUMENT] * PAIRS
+    if late:
+        ours = uform.torch.late_interaction(
+            ram,
+            vectors,
+            np.arange(2 * PAIRS + 1),
+            sides=sides,
+            relations=one_way(),
+            bias=bias,
+            late_interaction=uform.LateInteraction(pair_loss=form, inverse_temperature=SCALE),
+        )
+    else:
+        ours = uform.torch.contrastive(
+            ram,
+            vectors,
+            sides=sides,
+            relations=one_way(),
+            bias=bias,
+            contrastive=uform.Contrastive(
+                pair_loss=form, inverse_temperature=SCALE, ambient_scope=AmbientScope.CROSS_SIDE
+            ),
+        )
+    scores = SCALE * vectors[:PAIRS].double() @ vectors[PAIRS:].double().T + bias.double()
+    theirs = torch.nn.functional.softplus((1 - 2 * torch.eye(PAIRS)) * scores).sum() / PAIRS
+    check_same(ours, theirs, vectors, bias)
+
+
 class Given(torch.nn.Module):
     """A model whose embeddings are those that it is given."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,7 +34,10 @@ class Header(ctypes.Structure):
 
 
 def capsule(kind: bytes, **fields: Any) -> Any:
-    plugin = Header(**{"abi_version": ABI_VERSION, "bytes": ctypes.sizeof(Header), **fields})
+    return capsule_of(Header(**{"abi_version": ABI_VERSION, "bytes": ctypes.sizeof(Header), **fields}), kind)
+
+
+def capsule_of(plugin: ctypes.Structure, kind: bytes) -> Any:
     new = ctypes.pythonapi.PyCapsule_New
     new.restype = ctypes.py_object
     new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -58,6 +62,77 @@ def test_native_plugins_are_checked(kind: bytes, fields: dict[str, Any], message
         uform.register(capsule(kind, **fields))
 
 
+class Field(ctypes.Structure):
+    """`uform_field_t`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int32),
+        ("offset", ctypes.c_size_t),
+        ("capacity", ctypes.c_size_t),
+        ("count_offset", ctypes.c_size_t),
+    )
+
+
+class Objective(ctypes.Structure):
+    """How `uform_objective_plugin_t` begins; its functions are missing."""
+
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("taps", ctypes.c_uint32),
+        ("capturable", ctypes.c_uint32),
+        ("fields", ctypes.POINTER(Field)),
+        ("fields_count", ctypes.c_size_t),
+        ("config_bytes", ctypes.c_size_t),
+        ("rest", ctypes.c_uint64 * 64),
+    )
+
+
+INT32, INT64, DOUBLE, LIST = range(4)
+
+
+@pytest.mark.parametrize("kind", [OBJECTIVE, MODALITY])  # the tables of both lie at the same place
+@pytest.mark.parametrize(
+    ("fields", "changes", "message"),
+    [
+        ([], {"fields_count": 2}, "its fields is null: expected 2, as fields_count says"),
+        ([(b"a", DOUBLE, 0)], {"fields_count": 1 << 40}, "its fields_count is 1099511627776: expected at most 4096"),
+        ([(b"a", DOUBLE, 0)], {"config_bytes": 1 << 40}, "its config_bytes is 1099511627776: expected at most"),
+        ([(b"a", DOUBLE, 0)], {"config_bytes": 0}, "its field a has 8 bytes at 0 of a structure of 0"),
+        ([(b"a", DOUBLE, 0)], {"config_bytes": 7}, "its field a has 8 bytes at 0 of a structure of 7"),
+        ([(b"a", DOUBLE, 0), (b"b", INT32, 13)], {}, "its field b has 4 bytes at 13 of a structure of 16"),
+        ([(b"a", INT64, 1 << 20)], {}, "its field a has 8 bytes at 1048576 of a structure of 16"),
+        ([(b"a", INT64, 2**64 - 4)], {}, "its field a has 8 bytes at 18446744073709551612 of a structure of 16"),
+        ([(b"a", INT32, 0), (None, INT32, 4)], {}, r"its fields\[1\] has no name"),
+        ([(b"", INT32, 0)], {}, r"its fields\[0\] has no name"),
+        ([(b"\xff", INT32, 0)], {}, r"the name of its fields\[0\] is not UTF-8"),
+        ([(b"a", INT32, 0), (b"a", INT32, 4)], {}, r"its fields\[1\] has the name of one before it, a"),
+        ([(b"a", 77, 0)], {}, "its field a has the type 77: expected one of uform_field_type_t"),
+        ([(b"a", -1, 0)], {}, "its field a has the type -1: expected one of uform_field_type_t"),
+        ([(b"a", DOUBLE, 0), (b"b", INT32, 4)], {}, "its fields a and b share bytes of the structure"),
+        ([(b"a", LIST, 0, 3, 12), (b"b", INT32, 12)], {}, "its fields a and b share bytes of the structure"),
+        ([(b"a", LIST, 0, 3, 8)], {}, "its fields a and a share bytes of the structure"),
+        ([(b"a", LIST, 0, 0, 8)], {}, "its field a has a capacity of 0 entries in a structure of 16 bytes"),
+        ([(b"a", LIST, 0, 1 << 62, 8)], {}, "its field a has a capacity of 4611686018427387904 entries in a struct"),
+        ([(b"a", LIST, 4, 4, 0)], {}, "its field a has 16 bytes at 4 of a structure of 16"),
+        ([(b"a", LIST, 0, 2, 1 << 30)], {}, "its field a has 4 bytes at 1073741824 of a structure of 16"),
+        ([(b"a", LIST, 0, 3, 12)], {}, "its function derive is missing"),  # this one is right
+    ],
+)
+def test_tables_of_fields_are_checked(kind: bytes, fields: Any, changes: dict[str, Any], message: str) -> None:
+    table = (Field * len(fields))(*fields)
+    plugin = Objective(abi_version=ABI_VERSION, bytes=ctypes.sizeof(Objective), name=b"tabled", config_bytes=16)
+    if fields:
+        plugin.fields, plugin.fields_count = table, len(fields)
+    for member, value in changes.items():
+        setattr(plugin, member, value)
+    _kept.append(table)
+    with pytest.raises(ValueError, match=f"plugin tabled: {message}"):
+        uform.register(capsule_of(plugin, kind))
+
+
 def test_other_capsules_and_objects_are_refused() -> None:
     with pytest.raises(TypeError, match="capsule named 'something': expected uform_objective_plugin_t or uform_mod"):
         uform.register(capsule(b"something", name=b"x"))
@@ -79,6 +154,8 @@ def make_class(name: Any, **members: Any) -> Any:
         ({"name": "a.b"}, ValueError, "plugin a.b: a name has at most 64 letters, digits, underscores and hyphens"),
         ({"name": "masked"}, ValueError, "plugin masked: the name is taken"),
         ({"name": "image"}, ValueError, "plugin image: the name is taken"),
+        ({"name": "choices_loss"}, ValueError, "plugin choices_loss: the name is a field's of TrainerStepStats"),
+        ({"name": "loss"}, ValueError, "plugin loss: the name is a field's of TrainerStepStats"),
         ({"name": "f", "fields": 3}, TypeError, "plugin f: fields is of type int: expected a mapping"),
         ({"name": "f", "fields": {"x": "y"}}, TypeError, r"plugin f: fields\['x'\] is 'y'"),
     ],
@@ -154,6 +231,28 @@ def test_two_packages_of_one_name(offers: list[EntryPoint]) -> None:
     offers += [offer("twice", "found_by_name"), offer("twice", "found_later", "uform.modalities")]
     with pytest.raises(ValueError, match=r"plugin twice: more than one package offers it: .*found_by_name and "):
         make_trainer(plugins={"twice": None})
+
+
+def test_no_plugin_takes_the_name_of_a_field_of_the_stats() -> None:
+    fields = [name for name in dir(uform.TrainerStepStats) if not name.startswith("_")]
+    assert len(fields) > 10
+    for name in fields:
+        with pytest.raises(ValueError, match=f"plugin {name}: the name is a field's of TrainerStepStats"):
+            uform.register(make_class(name))
+
+
+def test_two_packages_of_one_name_are_told_of_on_resumption(offers: list[EntryPoint], tmp_path: Path) -> None:
+    """Neither is taken: what one saved is not to be read by the other."""
+    path = tmp_path / "run.safetensors"
+    make_trainer().save(path)
+    offers += [offer("both", "found_by_name"), offer("both", "found_later")]
+    offers += [offer("found_later", "found_later")] * 2  # one package that is seen twice is one
+    told = r"plugin both: more than one package offers it: .*:found_by_name and .*:found_later: neither is loaded"
+    opens: list[Callable[[Path], Any]] = [resume, lambda path: uform.Model.init_ram(ram(), path)]
+    for open_again in opens:
+        with pytest.warns(RuntimeWarning, match=told) as seen:
+            open_again(path)
+        assert sum("more than one" in str(one.message) for one in seen) == 1
 
 
 @pytest.mark.parametrize(

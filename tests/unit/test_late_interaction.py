@@ -11,7 +11,7 @@ import pytest
 import uform
 from tests.helpers.calls import Call
 from tests.helpers.runs import digest, make_trainer, ram, read_all, resume, shape, unit_vectors
-from uform import LateInteraction, LateInteractionSide, Objective, PairLossForm
+from uform import AmbientScope, Contrastive, LateInteraction, LateInteractionSide, Negatives, Objective, PairLossForm
 
 TEXTS = ["what is a cat", "a cat is an animal", "a dog is another", "is a dog a cat"]
 CALL = Call(TEXTS, sides=[1, 2, 2, 3], attract=((0, 1, 1.0), (3, 2, 1.0)))
@@ -82,6 +82,31 @@ def test_each_budget_is_refused_by_its_field(field: str, value: int, count: int)
     assert digest(trainer) == before
     assert trainer.describe()["step"] == 0
     CALL.step(make(**{field: value + 1}))
+
+
+@pytest.mark.parametrize(
+    "field", ["max_query_tokens_per_device", "max_documents_per_device", "max_document_tokens_per_device"]
+)
+def test_a_budget_over_what_a_batch_can_hold_takes_no_more_memory(field: str) -> None:
+    bytes_of = [make(**{field: value}).describe()["planned_bytes_per_device"] for value in (1000, 2**31 - 1)]
+    assert bytes_of[0] == bytes_of[1]
+    CALL.step(make(**{field: 2**31 - 1}))
+
+
+def test_what_it_takes_of_contrastive_is_described() -> None:
+    """Where the objective itself is no part of the run, these are in force all the same."""
+    run: dict[str, Any] = {"batch": shape(rows=4, columns=64), "late_interaction": LateInteraction(width=16)}
+    trainer = make_trainer(objective=Objective.MASKED, **run)
+    derived = {"negatives": Negatives.AMBIENT, "ambient_repulsion_weight": 1.0, "ambient_scope": AmbientScope.EVERY}
+    assert trainer.describe()["contrastive"] == {**derived, "max_edges_per_device": 128}
+    given: dict[str, Any] = {
+        "ambient_repulsion_weight": 0.3,
+        "ambient_scope": AmbientScope.TARGETS,
+        "max_edges_per_device": 5,
+    }
+    trainer = make_trainer(objective=Objective.MASKED, contrastive=Contrastive(**given), **run)
+    assert trainer.describe()["contrastive"] == {**given, "negatives": Negatives.AMBIENT}
+    assert "contrastive" not in make_trainer(objective=Objective.MASKED).describe()
 
 
 def test_a_budget_holds_for_each_device() -> None:

@@ -21,7 +21,17 @@ from uform._ext.c_api cimport (
     uform_arena_used,
     uform_scalar_row_bytes,
 )
-from uform._ext.dlpack cimport DL_BFLOAT, DL_CPU, DL_CUDA, DL_FLOAT, DL_INT, DL_UINT, DLDevice, export
+from uform._ext.dlpack cimport (
+    DL_BFLOAT,
+    DL_CPU,
+    DL_CUDA,
+    DL_FLOAT,
+    DL_INT,
+    DL_IS_COPIED,
+    DL_UINT,
+    DLDevice,
+    export,
+)
 from uform._ext.executor cimport Executor
 from uform._ext.fields cimport as_int32, as_integer
 from uform._ext.status cimport check
@@ -344,7 +354,8 @@ cdef object _export(ArenaBuffer buffer, bint versioned, bint copied):
     device.device_id = 0 if buffer.place.index == HOST else buffer.place.index
     _, code, bits, _ = _FORMATS[buffer.type]
     cdef Lease lease = Lease.__new__(Lease, buffer)
-    return export(lease, buffer.data, device, buffer.axes, buffer.extents, code, bits, versioned, copied)
+    return export(lease, buffer.data, device, buffer.axes, buffer.extents, code, bits, versioned,
+                  DL_IS_COPIED if copied else 0)
 
 
 cdef int _check_stream(object stream) except -1:

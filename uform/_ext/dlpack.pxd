@@ -12,6 +12,11 @@ cdef enum:
     DL_FLOAT = 2
     DL_BFLOAT = 4
 
+# What a capsule of version 1 says of its memory.
+cdef enum:
+    DL_READ_ONLY = 1
+    DL_IS_COPIED = 2
+
 cdef struct DLDevice:
     int32_t device_type
     int32_t device_id
@@ -42,6 +47,6 @@ cdef class Borrowed:
 
 
 cdef object export(object owner, void* data, DLDevice device, int axes, const Py_ssize_t* extents, int code, int bits,
-                   bint versioned, bint copied)
+                   bint versioned, uint64_t flags)
 cdef tuple device_of(object source)
 cdef Borrowed borrow(object source, object stream)

@@ -11,7 +11,6 @@ from uform._ext.interpreter cimport enter_python, leave_python
 cdef enum:
     MAJOR = 1
     MINOR = 0
-    IS_COPIED = 2
 
 cdef struct DLManagedTensor:
     DLTensor dl_tensor
@@ -68,8 +67,12 @@ cdef void _drop_versioned(object capsule) noexcept:
 
 
 cdef object export(object owner, void* data, DLDevice device, int axes, const Py_ssize_t* extents, int code, int bits,
-                   bint versioned, bint copied):
-    """A capsule over dense memory of at most two axes; `owner` is kept until the consumer lets go."""
+                   bint versioned, uint64_t flags):
+    """A capsule over dense memory of at most two axes; `owner` is kept until the consumer lets go.
+
+    Args:
+        flags: DL_READ_ONLY, DL_IS_COPIED, which only a versioned capsule can say.
+    """
     cdef Versioned* new
     cdef Plain* old
     if versioned:
@@ -78,7 +81,7 @@ cdef object export(object owner, void* data, DLDevice device, int axes, const Py
             raise MemoryError("no memory for a DLPack capsule")
         new.managed.major = MAJOR
         new.managed.minor = MINOR
-        new.managed.flags = IS_COPIED if copied else 0
+        new.managed.flags = flags
         new.managed.manager_ctx = <void*>owner
         new.managed.deleter = _delete_versioned
         _fill(&new.managed.dl_tensor, data, device, axes, extents, code, bits, new.shape, new.strides)

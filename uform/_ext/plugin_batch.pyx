@@ -5,9 +5,10 @@ cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.stdint cimport uintptr_t
 
-from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DLDevice, export
+from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DL_READ_ONLY, DLDevice, export
 
 from collections import namedtuple
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -56,6 +57,12 @@ cdef class PluginArray:
     def __len__(self) -> int:
         return self.extents[0]
 
+    def __setitem__(self, key: object, value: object) -> None:
+        """Writes into a gradient in RAM, as NumPy does."""
+        if not self.writable:
+            raise ValueError("the array is not to be written: gradients alone are")
+        np.asarray(self)[key] = value
+
     def __repr__(self) -> str:
         return f"<PluginArray {self.shape} on {self.device}{'' if self.lent else ', taken back'}>"
 
@@ -102,11 +109,11 @@ cdef class PluginArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A DLPack capsule over the array.
+        """A DLPack capsule over the array; from version 1 on it says which memory is not to be written.
 
         Args:
             stream: the consumer's; the values are complete, so it need not wait.
-            max_version: of DLPack that the consumer takes.
+            max_version: of DLPack that the consumer takes; before 1 nothing in the capsule protects the memory.
             dl_device: where it wants the values: where they are.
             copy: True is refused.
         """
@@ -119,7 +126,7 @@ cdef class PluginArray:
         lease.array = self
         self.exports += 1
         return export(lease, self.data, device, self.axes, self.extents, DL_FLOAT, 32,
-                      max_version is not None and max_version[0] >= 1, False)
+                      max_version is not None and max_version[0] >= 1, 0 if self.writable else DL_READ_ONLY)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
@@ -167,8 +174,44 @@ class Pairs(namedtuple("Pairs", ("places", "weights"))):
     __slots__ = ()
 
 
+class Arrays(Mapping):
+    """A batch's arrays by name, which are written into and not replaced."""
+
+    __slots__ = ("_arrays", "_of")
+
+    def __init__(self, arrays: dict[str, PluginArray], of: str) -> None:
+        self._arrays, self._of = arrays, of
+
+    def __getitem__(self, name: str) -> PluginArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        return repr(self._arrays)
+
+    def __setitem__(self, name: object, value: object) -> None:
+        raise TypeError(_refusal(f"{self._of}[{name!r}]"))
+
+    def __delitem__(self, name: object) -> None:
+        raise TypeError(_refusal(f"{self._of}[{name!r}]"))
+
+
+cdef str _refusal(str attribute):
+    if "gradient" not in attribute:
+        return f"batch.{attribute} is not to be replaced: it is only read"
+    return (f"batch.{attribute} is not to be replaced, which nothing would read: write into it, as in "
+            f"batch.{attribute}[...] = gradient, or torch.from_dlpack(batch.{attribute}).copy_(gradient)")
+
+
 class PluginBatch:
     """One step as a Python objective sees it; arrays of the device are lent for the length of the call.
+
+    Its attributes are set once, by the step, and cannot be replaced.
 
     Attributes:
         bags: `PluginArray` [bags, hidden], the bags' embeddings, of unit length, not to be written. They are this
@@ -190,3 +233,11 @@ class PluginBatch:
     __module__ = "uform"
     __slots__ = ("bags", "bags_gradient", "numbers", "attract", "repel", "ignore", "groups", "modalities", "sides",
                  "parameters", "parameter_gradients", "share", "call", "device")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(_refusal(name))
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(_refusal(name))

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from uform._ext.plugin_batch import Pairs, PluginBatch
+from uform._ext.plugin_batch import Arrays, Pairs, PluginBatch
 
 ctypedef uform_status_t (*fail_t)(uform_host_t*, uform_status_t, const char*) noexcept nogil
 
@@ -542,10 +542,12 @@ cdef object _batch_of(Run own, const uform_pass_t* step, const uform_prefix_t* b
     batch.device = "ram" if device < 0 else f"vram:{device}"
     batch.bags = _lent(<void*>bags.vectors, shape, device, False, arrays)
     batch.bags_gradient = _lent(<void*>bags.vectors_gradient, shape, device, True, arrays)
-    batch.parameters, batch.parameter_gradients = {}, {}
+    parameters, gradients = {}, {}
     for handle, (name, shape) in enumerate(own.shapes):
-        batch.parameters[name] = _lent(<void*>step.weights[handle], shape, device, False, arrays)
-        batch.parameter_gradients[name] = _lent(<void*>step.gradients[handle], shape, device, True, arrays)
+        parameters[name] = _lent(<void*>step.weights[handle], shape, device, False, arrays)
+        gradients[name] = _lent(<void*>step.gradients[handle], shape, device, True, arrays)
+    batch.parameters = Arrays(parameters, "parameters")
+    batch.parameter_gradients = Arrays(gradients, "parameter_gradients")
     return batch
 
 

@@ -51,7 +51,8 @@ def register(plugin):
 
     Raises:
         TypeError: it is no plugin.
-        ValueError: it was built for another version of the ABI, lacks a function, or its name is taken.
+        ValueError: it was built for another version of the ABI, lacks a function, its name is taken, or its
+            fields do not describe its structure.
     """
     if PyCapsule_CheckExact(plugin):
         _register_capsule(plugin)
@@ -102,9 +103,9 @@ cdef int load_plugin(str name) except -1:
     if _is_registered(name):
         return 0
     cdef list offers = [offer for offer in _offers() if offer.name == name]
-    if len({(offer.group, offer.value) for offer in offers}) > 1:
-        makers = " and ".join(sorted([_maker_of(offer) for offer in offers]))
-        raise ValueError(f"plugin {name}: more than one package offers it: {makers}")
+    rivals = _rivals_of(offers)
+    if rivals is not None:
+        raise ValueError(f"plugin {name}: {rivals}")
     for offer in offers[:1]:
         failure = _load(offer)
         if failure is not None:
@@ -115,14 +116,31 @@ cdef int load_plugin(str name) except -1:
 
 cdef int load_all_plugins() except -1:
     """Registers what is installed, since a checkpoint may need it; what does not load is warned of."""
+    cdef dict by_name = {}
     for offer in _offers():
-        if _is_registered(offer.name) or offer in _loaded:
+        by_name.setdefault(offer.name, []).append(offer)
+    for name, offers in by_name.items():
+        if _is_registered(name):
+            continue
+        rivals = _rivals_of(offers)
+        if rivals is not None:
+            warnings.warn(f"plugin {name}: {rivals}: neither is loaded", RuntimeWarning, stacklevel=3)
+            continue
+        offer = offers[0]
+        if offer in _loaded:
             continue
         failure = _load(offer)
         if failure is not None:
             warnings.warn(f"plugin {offer.name}: that of {_maker_of(offer)} does not load: "
                           f"{type(failure).__name__}: {failure}", RuntimeWarning, stacklevel=3)
     return 0
+
+
+cdef str _rivals_of(list offers):
+    """What to say of more than one package of the same name, or None where there is one."""
+    if len({(offer.group, offer.value) for offer in offers}) < 2:
+        return None
+    return f"more than one package offers it: {' and '.join(sorted({_maker_of(offer) for offer in offers}))}"
 
 
 cdef str _maker_of(object offer):

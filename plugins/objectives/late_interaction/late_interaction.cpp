@@ -38,6 +38,11 @@ private:
     uform_status_t status_ = uform_status_success_k;
 };
 
+/** A budget may be larger than anything that a batch can hold. */
+uint32_t documents_of_device(uform_late_interaction_t const& config, uform_run_t const& run) {
+    return std::min(run.segments_capacity, static_cast<uint32_t>(config.max_documents_per_device));
+}
+
 /** Declares what one run needs; the first refusal ends it. */
 class declaration {
 public:
@@ -55,8 +60,7 @@ public:
         if (status == uform_status_success_k)
             status = workspace();
         if (status == uform_status_success_k && run_.training)
-            status =
-                declare_.notice(declare_.host, notice::bytes(static_cast<uint32_t>(config_.max_documents_per_device)));
+            status = declare_.notice(declare_.host, notice::bytes(documents_of_device(config_, run_)));
         return status;
     }
 
@@ -143,12 +147,10 @@ private:
 
 /** False where a count does not fit. */
 bool find_capacities(uform_late_interaction_t const& config, uform_run_t const& run, capacities& most) {
-    auto const of_world = [&](int32_t each) { return uint64_t(each) * run.world_devices; };
-    uint64_t const documents = of_world(config.max_documents_per_device);
-    uint64_t const document_vectors = of_world(config.max_document_tokens_per_device);
+    uint64_t const documents = uint64_t(documents_of_device(config, run)) * run.world_devices;
+    uint64_t const document_vectors = uint64_t(config.max_document_tokens_per_device) * run.world_devices;
     uint64_t const columns = uint64_t(run.columns_capacity) * run.world_devices;
     uint64_t const edges = uint64_t(config.max_edges_per_device) * run.devices;
-    // A budget may be larger than anything that a batch can hold.
     uint64_t const queries = std::min<uint64_t>(run.segments_capacity, config.max_query_tokens_per_device);
     uint64_t const query_vectors = std::min<uint64_t>(run.columns_capacity, config.max_query_tokens_per_device);
     if (documents > UINT32_MAX || columns > UINT32_MAX || edges > UINT32_MAX)

@@ -351,10 +351,14 @@ json page_description(json const& configuration) {
     rename(masked_k, "masking");
     rename(contrastive_k, contrastive_k);
     if (json const* section = objectives.find(late_interaction_k)) {
-        json own = json::make_object();
-        for (auto const& [name, value] : section->as_object(late_interaction_k))
-            if (std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), name) == std::end(of_contrastive_k))
-                own.set(name, value);
+        json own = json::make_object(), of_contrastive = json::make_object();
+        for (auto const& [name, value] : section->as_object(late_interaction_k)) {
+            bool const shared =
+                std::find(std::begin(of_contrastive_k), std::end(of_contrastive_k), name) != std::end(of_contrastive_k);
+            (shared ? of_contrastive : own).set(name, value);
+        }
+        if (!objectives.find(contrastive_k)) // else they are among the objective's
+            page.set(contrastive_k, std::move(of_contrastive));
         page.set(late_interaction_k, std::move(own));
     }
     rename(choices_k, choices_k);
@@ -370,6 +374,13 @@ json page_description(json const& configuration) {
             plugins.set(name, section);
     page.set("plugins", std::move(plugins));
     return page;
+}
+
+bool is_stats_field(std::string_view name) {
+    uform_trainer_step_stats_t none{};
+    constexpr std::string_view others[] = {"step",    "learning_rate", "loss", "truncated",
+                                           "dropped", "gradient_norm", "extra"};
+    return term_field(none, name) || std::find(std::begin(others), std::end(others), name) != std::end(others);
 }
 
 void report_terms(std::span<term const> terms, std::span<double const> values, uform_trainer_step_stats_t& stats,

@@ -24,6 +24,9 @@ std::string shown_field(uform_field_t const& field, void const* config);
 /** The derived configuration under the page's names. */
 json page_description(json const& configuration);
 
+/** Whether the page's stats have a field of that name, where no third party's number can be reported. */
+bool is_stats_field(std::string_view name);
+
 /** Sorts named loss terms into the page's fields; what has none of its own goes to `extra`. */
 void report_terms(std::span<term const> terms, std::span<double const> values, uform_trainer_step_stats_t& stats,
                   std::vector<uform_named_value_t>& extra);

@@ -48,6 +48,28 @@ void check_grid(modality_instance const& modality, uform_measure_t const& measur
              " columns and extents of ", columns);
 }
 
+/** What a plugin's function said of one content, in a buffer of its own, when it refused it. */
+class content_message {
+public:
+    char* text() { return text_; }
+    static constexpr size_t bytes() { return sizeof(text_); }
+
+    /** Throws what a third party refused, by its name, with a message or without. */
+    void check_foreign(plugin_parts const& of, char const* function, uform_status_t status, size_t place) {
+        if (of.own || status == uform_status_success_k)
+            return;
+        text_[bytes() - 1] = '\0';
+        std::string told = *text_ ? text_ : last_error();
+        if (told.empty())
+            told = std::string("its function ") + function + " failed without a message, with status " +
+                   std::to_string(status);
+        refuse_plugin(of, status, "contents[" + std::to_string(place) + "]: " + told);
+    }
+
+private:
+    char text_[512] = "";
+};
+
 /** Grows a vector, never shrinks it; at least one element, so that its address tells that it is there. */
 template <typename element_at> element_at* reserve_elements(std::vector<element_at>& elements, size_t count) {
     if (elements.size() < std::max<size_t>(count, 1))
@@ -160,13 +182,14 @@ void batch::measure() {
             // What objectives put behind the content is never cut, the content is.
             uint32_t const extra = measure_extra(item);
             uint32_t const limit = whole_.run.row_columns - 1 - extra;
-            char message[512] = "";
+            content_message message;
             uform_status_t const status = ask_plugin(modality, "measure", [&] {
-                return modality.plugin->measure(modality.self, &content, limit, &item.measure, message,
-                                                sizeof(message));
+                return modality.plugin->measure(modality.self, &content, limit, &item.measure, message.text(),
+                                                message.bytes());
             });
+            message.check_foreign(modality, "measure", status, place);
             if (status != uform_status_success_k)
-                fail(status, "contents[", place, "]: ", message);
+                fail(status, "contents[", place, "]: ", message.text());
             if (item.measure.columns > limit)
                 fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.columns,
                      " columns where at most ", limit, " fit");
@@ -194,12 +217,13 @@ uint32_t batch::measure_extra(uform_item_t const& item) const {
         if (!one.plugin->extra_columns)
             continue;
         uint32_t columns = 0;
-        char message[512] = "";
+        content_message message;
         uform_status_t const status = ask_plugin(one, "extra_columns", [&] {
-            return one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message));
+            return one.plugin->extra_columns(one.self, &extra, &columns, message.text(), message.bytes());
         });
+        message.check_foreign(one, "extra_columns", status, item.content);
         if (status != uform_status_success_k)
-            fail(status, message);
+            fail(status, message.text());
         if (columns > extra.limit)
             fail(uform_status_internal_k, "plugin ", one.name, ": it measured ", columns, " columns where at most ",
                  extra.limit, " fit");
@@ -215,9 +239,10 @@ void batch::fill_extra(uform_item_t const& item, uint16_t* codes) const {
         if (!one.plugin->extra_columns)
             continue;
         uint32_t columns = 0;
-        char message[512] = "";
-        call_plugin(one, "extra_columns",
-                    [&] { return one.plugin->extra_columns(one.self, &extra, &columns, message, sizeof(message)); });
+        content_message message;
+        call_plugin(one, "extra_columns", [&] {
+            return one.plugin->extra_columns(one.self, &extra, &columns, message.text(), message.bytes());
+        });
         if (columns)
             call_plugin(one, "extra_fill", [&] { return one.plugin->extra_fill(one.self, &extra, codes); });
         extra.limit -= columns;

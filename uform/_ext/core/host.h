@@ -22,9 +22,9 @@ struct uform_host_t {
 };
 
 namespace uform {
-/** How a plugin leaves its message. */
+/** How a plugin leaves its message; null is none. */
 inline uform_status_t fail_on_host(uform_host_t*, uform_status_t status, char const* message) {
-    set_last_error(message);
+    set_last_error(message ? message : "");
     return status;
 }
 } // namespace uform

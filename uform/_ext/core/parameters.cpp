@@ -70,9 +70,9 @@ void initialise(parameter const& one, uint64_t seed, float* values) {
 }
 
 std::vector<uint64_t> parameter::shape() const {
-    if (decayed())
+    if (columns)
         return {rows, columns};
-    return {count()};
+    return {rows};
 }
 
 std::vector<block_parameters> add_encoder_parameters(parameter_table& table, uform_extents_t const& extents,

@@ -22,7 +22,7 @@ struct parameter {
     float minimum, maximum;
     uint64_t offset = 0; /* in values, into every flat buffer */
 
-    /** One extent for vectors, two for matrices. */
+    /** One extent for vectors, two where there are columns. */
     std::vector<uint64_t> shape() const;
     uint64_t count() const { return uint64_t(rows) * (columns ? columns : 1); }
     bool decayed() const { return kind == uform_parameter_kind_matrix_k || kind == uform_parameter_kind_embedding_k; }

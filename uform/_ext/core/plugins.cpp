@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <set>
 
 #include "core/adapter.h"
 #include "core/host.h"
@@ -77,6 +79,10 @@ void check_name(std::string_view name) {
              " letters, digits, underscores and hyphens");
 }
 
+template <typename... parts_at> [[noreturn]] void refuse_registration(char const* plugin, parts_at const&... why) {
+    fail(uform_status_invalid_argument_k, "plugin ", plugin, ": ", why...);
+}
+
 /** Objectives and modalities share their names: those of parameters, terms and configurations begin with them. */
 void check_free(char const* name, bool taken) {
     if (taken)
@@ -87,6 +93,8 @@ template <typename plugin_at> void check_abi(plugin_at const* plugin) {
     if (!plugin || !plugin->name || !*plugin->name)
         fail(uform_status_invalid_argument_k, "plugin: it has no name");
     check_name(plugin->name);
+    if (is_stats_field(plugin->name))
+        refuse_registration(plugin->name, "the name is a field's of TrainerStepStats");
     if (plugin->abi_version != UFORM_PLUGIN_ABI_VERSION)
         fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": built for ABI version ", plugin->abi_version,
              ", this library speaks ", UFORM_PLUGIN_ABI_VERSION);
@@ -95,6 +103,85 @@ template <typename plugin_at> void check_abi(plugin_at const* plugin) {
              " bytes, this library's has ", sizeof(plugin_at));
 }
 
+constexpr size_t most_fields_k = 4096;
+constexpr size_t most_config_bytes_k = size_t(1) << 24;
+
+/** Checks a table of fields, by which structures are filled, compared and saved: each field has a name of its own, a
+ *  known type, and bytes of its own within the structure. */
+class field_table_check {
+public:
+    field_table_check(char const* plugin, size_t config_bytes) : plugin_(plugin), config_bytes_(config_bytes) {}
+
+    void run(uform_field_t const* fields, size_t count) {
+        if (count > most_fields_k)
+            refuse_registration(plugin_, "its fields_count is ", count, ": expected at most ", most_fields_k);
+        if (config_bytes_ > most_config_bytes_k)
+            refuse_registration(plugin_, "its config_bytes is ", config_bytes_, ": expected at most ",
+                                most_config_bytes_k);
+        if (count && !fields)
+            refuse_registration(plugin_, "its fields is null: expected ", count, ", as fields_count says");
+        for (size_t index = 0; index != count; ++index)
+            check(fields[index], index);
+        std::sort(taken_.begin(), taken_.end());
+        for (size_t place = 1; place < taken_.size(); ++place)
+            if (taken_[place].first < taken_[place - 1].end)
+                refuse_registration(plugin_, "its fields ", taken_[place - 1].name, " and ", taken_[place].name,
+                                    " share bytes of the structure");
+    }
+
+private:
+    struct bytes {
+        size_t first, end;
+        std::string_view name;
+        auto operator<=>(bytes const&) const = default;
+    };
+
+    void check(uform_field_t const& field, size_t index) {
+        if (!field.name || !*field.name)
+            refuse_registration(plugin_, "its fields[", index, "] has no name");
+        if (!is_utf8(field.name))
+            refuse_registration(plugin_, "the name of its fields[", index, "] is not UTF-8: ", quoted_name(field.name));
+        if (!names_.insert(field.name).second)
+            refuse_registration(plugin_, "its fields[", index, "] has the name of one before it, ", field.name);
+        switch (field.type) {
+        case uform_field_type_int32_k:
+            return take(field, field.offset, sizeof(int32_t));
+        case uform_field_type_int64_k:
+            return take(field, field.offset, sizeof(int64_t));
+        case uform_field_type_double_k:
+            return take(field, field.offset, sizeof(double));
+        case uform_field_type_int32_list_k:
+            if (field.capacity < 1 || field.capacity > config_bytes_ / sizeof(int32_t))
+                refuse_registration(plugin_, "its field ", field.name, " has a capacity of ", field.capacity,
+                                    " entries in a structure of ", config_bytes_, " bytes");
+            take(field, field.offset, field.capacity * sizeof(int32_t));
+            return take(field, field.count_offset, sizeof(int32_t));
+        default:
+            refuse_registration(plugin_, "its field ", field.name, " has the type ", field.type,
+                                ": expected one of uform_field_type_t");
+        }
+    }
+
+    void take(uform_field_t const& field, size_t offset, size_t count) {
+        if (count > config_bytes_ || offset > config_bytes_ - count)
+            refuse_registration(plugin_, "its field ", field.name, " has ", count, " bytes at ", offset,
+                                " of a structure of ", config_bytes_);
+        taken_.push_back({offset, offset + count, field.name});
+    }
+
+    char const* plugin_;
+    size_t config_bytes_;
+    std::set<std::string_view> names_;
+    std::vector<bytes> taken_;
+};
+
+/** Refuses what no run of this library could do. */
+void check_known(char const* plugin, char const* member, uint32_t value, uint32_t last, char const* enumeration) {
+    if (value > last)
+        refuse_registration(plugin, "its ", member, " is ", value, ": expected one of ", enumeration);
+}
+constexpr uint32_t all_taps_k = 2 * uform_tap_world_vectors_k - 1;
+
 template <typename plugin_at>
 void check_present(plugin_at const* plugin, std::initializer_list<std::pair<char const*, bool>> functions) {
     for (auto const& [name, present] : functions)
@@ -102,8 +189,57 @@ void check_present(plugin_at const* plugin, std::initializer_list<std::pair<char
             fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its function ", name, " is missing");
 }
 
+/** What files and messages can hold as a name. */
+void check_declared_name(char const* kind, char const* name) {
+    if (!name || !*name)
+        fail(uform_status_invalid_argument_k, kind, ": it has no name");
+    if (!is_utf8(name))
+        fail(uform_status_invalid_argument_k, kind, " ", quoted_name(name), ": its name is not UTF-8");
+}
+
+void check_place(std::string const& of, void const* place) {
+    if (!place)
+        fail(uform_status_invalid_argument_k, of, ": the place for its handle is null");
+}
+
+void check_declared_number(std::string const& of, char const* field, double value) {
+    if (!(std::fabs(value) <= FLT_MAX)) // NaN is refused, too
+        fail(uform_status_invalid_argument_k, of, ": its ", field, " is ", value,
+             ": expected a number that float32 holds");
+}
+
+void check_request(uform_parameter_request_t const& asked, std::string const& of) {
+    if (asked.kind > uform_parameter_kind_plain_k)
+        fail(uform_status_invalid_argument_k, of, ": its kind is ", asked.kind,
+             ": expected one of uform_parameter_kind_t");
+    bool const is_matrix =
+        asked.kind == uform_parameter_kind_matrix_k || asked.kind == uform_parameter_kind_embedding_k;
+    if (is_matrix && asked.columns == 0)
+        fail(uform_status_invalid_argument_k, of, ": its columns is 0: expected some of a matrix or an embedding");
+    check_declared_number(of, "deviation", asked.deviation);
+    check_declared_number(of, "value", asked.value);
+    check_declared_number(of, "minimum", asked.minimum);
+    check_declared_number(of, "maximum", asked.maximum);
+    if (asked.deviation < 0)
+        fail(uform_status_invalid_argument_k, of, ": its deviation is ", asked.deviation, ": expected none below 0");
+    if (asked.minimum == 0 && asked.maximum == 0)
+        return;
+    if (asked.minimum >= asked.maximum)
+        fail(uform_status_invalid_argument_k, of, ": its minimum is ", asked.minimum,
+             ": expected one below its maximum, ", asked.maximum);
+    if (asked.deviation == 0 && (asked.value < asked.minimum || asked.value > asked.maximum))
+        fail(uform_status_invalid_argument_k, of, ": its value is ", asked.value, ": expected one between ",
+             asked.minimum, " and ", asked.maximum, ", its bounds");
+}
+
 uform_status_t declare_parameter(uform_host_t* host, uform_parameter_request_t const* asked, uint32_t* handle) {
     return guard([&] {
+        if (!asked)
+            fail(uform_status_invalid_argument_k, "parameter: its request is null");
+        check_declared_name("parameter", asked->name);
+        std::string const of = "parameter " + host->parts->name + "." + asked->name;
+        check_request(*asked, of);
+        check_place(of, handle);
         float const endless = std::numeric_limits<float>::infinity();
         bool const bounded = asked->minimum != 0 || asked->maximum != 0;
         parameter made{host->parts->name + "." + asked->name,
@@ -122,12 +258,17 @@ uform_status_t declare_parameter(uform_host_t* host, uform_parameter_request_t c
 uform_status_t declare_term(uform_host_t* host, char const* name, double weight, uint32_t* handle) {
     return guard([&] {
         auto& terms = host->declared->terms;
+        check_declared_name("term", name);
+        check_declared_number(std::string("term ") + name, "weight", weight);
+        check_place(std::string("term ") + name, handle);
         std::string_view const term_name = name, plugin_name = host->parts->name;
         bool const begins = term_name.starts_with(plugin_name);
         std::string_view const rest = begins ? term_name.substr(plugin_name.size()) : "";
         if (!host->parts->own && !(begins && (rest.empty() || rest[0] == '.' || rest[0] == '_')))
             fail(uform_status_invalid_argument_k, "term ", name, ": its name must be the plugin's, or begin with ",
                  plugin_name, "_");
+        if (!host->parts->own && is_stats_field(term_name))
+            fail(uform_status_invalid_argument_k, "term ", name, ": the name is a field's of TrainerStepStats");
         if (terms.size() == UFORM_TERMS_CAPACITY)
             fail(uform_status_invalid_argument_k, "term ", name, ": a run has at most ", UFORM_TERMS_CAPACITY,
                  " terms");
@@ -144,6 +285,7 @@ uform_status_t reserve(size_t& total, size_t bytes, size_t* offset) {
     return guard([&] {
         if (bytes > std::numeric_limits<size_t>::max() / 2 - total)
             fail(uform_status_out_of_memory_k, "it asked for ", bytes, " bytes on each device");
+        check_place("memory", offset);
         *offset = total;
         total += (bytes + 255) / 256 * 256;
     });
@@ -157,6 +299,11 @@ uform_status_t declare_staging(uform_host_t* host, size_t bytes, size_t* offset)
 }
 
 uform_status_t declare_column_staging(uform_host_t* host, uint32_t unit, size_t bytes, size_t* offset) {
+    if (unit > uform_staging_unit_covered_k)
+        return guard([&] {
+            fail(uform_status_invalid_argument_k, "column_staging: its unit is ", unit,
+                 ": expected one of uform_staging_unit_t");
+        });
     size_t all = 0;
     if (__builtin_mul_overflow(bytes, size_t(host->columns_capacity), &all))
         all = std::numeric_limits<size_t>::max(); // which is refused
@@ -178,9 +325,14 @@ uform_status_t declare_vectors(uform_host_t* host, uint32_t width) {
     });
 }
 
+constexpr size_t most_notice_bytes_k = size_t(1) << 40;
+
 uform_status_t declare_notice(uform_host_t* host, size_t bytes) {
-    host->parts->notice_bytes = bytes;
-    return uform_status_success_k;
+    return guard([&] {
+        if (bytes > most_notice_bytes_k)
+            fail(uform_status_out_of_memory_k, "it asked for ", bytes, " bytes of notice for each device");
+        host->parts->notice_bytes = bytes;
+    });
 }
 
 uform_status_t declare_cover(uform_host_t* host, double ratio, double weight) {
@@ -244,6 +396,7 @@ public:
         call_plugin(instance_, "create", [&] {
             return instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self);
         });
+        check_declared_for(*instance_.plugin);
         if (run_.training)
             add_covering(*instance_.plugin);
     }
@@ -257,6 +410,25 @@ private:
     }
     void derive_with(uform_modality_plugin_t const& plugin, void* config, uform_run_t const& run) {
         call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_, &enabled_); });
+    }
+
+    /** What only one kind of plugin has; vectors are written and read by functions that the tap makes sure of. */
+    void check_declared_for(uform_objective_plugin_t const& plugin) const {
+        bool const tapped = plugin.taps & uform_tap_world_vectors_k;
+        if (instance_.vectors_width && !tapped)
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          "its function create declared vectors, but its taps are without uform_tap_world_vectors_k");
+        if (tapped && !instance_.vectors_width && run_.training)
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          "its taps have uform_tap_world_vectors_k, but its function create declared no vectors");
+        if (instance_.cover)
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          "its function create declared a ratio with cover, which only modalities have");
+    }
+    void check_declared_for(uform_modality_plugin_t const&) const {
+        if (instance_.vectors_width)
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          "its function create declared vectors, which only objectives have");
     }
 
     void add_covering(uform_objective_plugin_t const&) {}
@@ -411,6 +583,7 @@ extern "C" {
 uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) {
     return uform::guard([&] {
         uform::check_abi(plugin);
+        uform::field_table_check(plugin->name, plugin->config_bytes).run(plugin->fields, plugin->fields_count);
         uform::check_present(
             plugin, {{"derive", plugin->derive},
                      {"create", plugin->create},
@@ -422,6 +595,9 @@ uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) 
                      {"infer", plugin->infer || plugin->answer_kind == uform_answer_kind_none_k},
                      {"columns_forward", plugin->columns_forward || !(plugin->taps & uform_tap_world_vectors_k)},
                      {"columns_backward", plugin->columns_backward || !(plugin->taps & uform_tap_world_vectors_k)}});
+        uform::check_known(plugin->name, "taps", plugin->taps, uform::all_taps_k, "the sums of uform_tap_t");
+        uform::check_known(plugin->name, "answer_kind", plugin->answer_kind, uform_answer_kind_choices_k,
+                           "uform_answer_kind_t");
         uform::check_free(plugin->name, uform::find_modality(plugin->name));
         uform::objectives().add(plugin, [&](uform_objective_plugin_t const* known) {
             uform::check_free(plugin->name, !std::strcmp(known->name, plugin->name));
@@ -432,6 +608,7 @@ uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin) 
 uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin) {
     return uform::guard([&] {
         uform::check_abi(plugin);
+        uform::field_table_check(plugin->name, plugin->config_bytes).run(plugin->fields, plugin->fields_count);
         bool const covers = plugin->cover_kind != uform_cover_kind_none_k;
         uform::check_present(plugin, {{"derive", plugin->derive},
                                       {"create", plugin->create},
@@ -446,6 +623,8 @@ uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin) {
         if (plugin->modality < UFORM_MODALITY_FREE || plugin->modality >= UFORM_MODALITY_END)
             uform::fail(uform_status_invalid_argument_k, "plugin ", plugin->name, ": its modality's number is between ",
                         UFORM_MODALITY_FREE, " and ", UFORM_MODALITY_END - 1, ", not ", plugin->modality);
+        uform::check_known(plugin->name, "cover_kind", plugin->cover_kind, uform_cover_kind_spans_k,
+                           "uform_cover_kind_t");
         uform::check_free(plugin->name, uform::find_objective(plugin->name));
         uform::modalities().add(plugin, [&](uform_modality_plugin_t const* known) {
             uform::check_free(plugin->name, !std::strcmp(known->name, plugin->name));

@@ -11,7 +11,15 @@ namespace {
 
 uform_status_t reconstruct_for(uform_host_t* host, uint32_t, uint32_t modality, float const* scale, float const* weight,
                                double* term) {
-    return guard([&] { host->replica->reconstruct(modality, scale, weight, term); });
+    return guard([&] {
+        if (!scale || !weight || !term)
+            fail(uform_status_invalid_argument_k, "reconstruct: ",
+                 !scale    ? "scale"
+                 : !weight ? "weight"
+                           : "term",
+                 " is null");
+        host->replica->reconstruct(modality, scale, weight, term);
+    });
 }
 
 } // namespace

@@ -1071,8 +1071,8 @@ typedef struct uform_objective_plugin_t {
 
 /* ---------------------------------------------------------------------------------------------------- registration */
 
-/** Adds a plugin to this process; it must outlive every run. Refuses another ABI, a missing function or a taken name.
- */
+/** Adds a plugin to this process; it must outlive every run. Refuses another ABI, a missing function, a taken name, and
+ * fields that do not lie side by side in the structure, each with a name and a type of its own. */
 UFORM_API uform_status_t uform_objective_register(uform_objective_plugin_t const* plugin);
 UFORM_API uform_status_t uform_modality_register(uform_modality_plugin_t const* plugin);
 
