@@ -119,16 +119,6 @@ def test_a_weight_that_is_not_finite_is_not_saved(value: float, place: int, tmp_
     assert path.read_bytes() == before
 
 
-def test_a_parameter_past_its_bounds_is_not_saved(tmp_path: Path) -> None:
-    """Neither would it be resumed."""
-    trainer = make_trainer(objective=Objective.CONTRASTIVE)
-    name = "contrastive.log_inverse_temperature"
-    trainer.write(name, np.full_like(trainer.read(name), 50.0))
-    with pytest.raises(ValueError, match=f"tensor {name}: its value 0 is 50"):
-        trainer.save(tmp_path / "checkpoint")
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_deferred_save_goes_where_its_path_led_when_it_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
