@@ -31,19 +31,24 @@ struct choices_workspace {
     }
 };
 
-/** The rows of a block's items, and a number of each: the first ones' in shared memory. */
-struct block_rows {
-    static constexpr unsigned near_k = 256;
+/** A number of each row of a block's items: the first ones' in shared memory. */
+template <typename value_at> struct block_values {
+    static constexpr unsigned near_k = threads_k;
     std::uint32_t begin, end;
-    float *near, *far; // far: of all rows
+    float* near;
+    value_at* far; // of all rows
 
-    __device__ float& operator[](std::uint32_t row) const {
+    __device__ value_at& operator[](std::uint32_t row) const {
         return row - begin < near_k ? near[row - begin] : far[row];
     }
 };
 
+__device__ __forceinline__ float2 unpack(std::uint32_t pair) {
+    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 const*>(&pair));
+}
+
 /** Hidden states dotted with the vector, some rows of a warp at a time. */
-__device__ __forceinline__ void score_rows(uform_choices_head_t const& head, block_rows const& scores) {
+__device__ __forceinline__ void score_rows(uform_choices_head_t const& head, block_values<float> const& scores) {
     constexpr unsigned at_once = 4;
     auto const* const states = static_cast<__nv_bfloat16 const*>(head.rows);
     unsigned const warp = threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
@@ -74,10 +79,10 @@ __device__ __forceinline__ void score_rows(uform_choices_head_t const& head, blo
 
 /** A warp's item: its probabilities; where there are targets, its loss, and slopes in place of the scores. */
 __device__ __forceinline__ void choose(uform_choices_head_t const& head, choices_workspace const& work,
-                                       block_rows const& slopes, std::uint32_t item) {
+                                       block_values<float> const& slopes, block_values<float const> const& targets,
+                                       std::uint32_t item, float sharpness, float factor) {
     unsigned const lane = threadIdx.x % warp_k;
     std::uint32_t const begin = head.offsets[item] + lane, end = head.offsets[item + 1];
-    float const sharpness = expf(*head.log_inverse_temperature);
     float maximum = -INFINITY;
     for (std::uint32_t row = begin; row < end; row += warp_k)
         maximum = fmaxf(maximum, sharpness * slopes[row]);
@@ -87,12 +92,11 @@ __device__ __forceinline__ void choose(uform_choices_head_t const& head, choices
     float total = 0, mass = 0;
     for (std::uint32_t row = begin; row < end; row += warp_k) {
         total += expf(sharpness * slopes[row] - maximum);
-        mass += head.targets ? head.targets[row] : 0;
+        mass += head.targets ? targets[row] : 0;
     }
     total = sum_warp(total);
     mass = sum_warp(mass);
     float const inverse = 1 / total, log_total = logf(total);
-    float const factor = head.targets ? *head.scale * *head.weight : 0;
     double loss = 0, temperature_slope = 0;
     for (std::uint32_t row = begin; row < end; row += warp_k) {
         float const logit = sharpness * slopes[row], below = logit - maximum;
@@ -100,7 +104,7 @@ __device__ __forceinline__ void choose(uform_choices_head_t const& head, choices
         head.probabilities[row] = probability;
         if (!head.targets)
             continue;
-        float const target = head.targets[row], slope = fmaf(mass, probability, -target);
+        float const target = targets[row], slope = fmaf(mass, probability, -target);
         // A target of zero is free of its logarithm, however unlikely its choice has become.
         loss += target != 0 ? double(target) * (log_total - below) : 0;
         temperature_slope += double(slope) * logit;
@@ -113,71 +117,72 @@ __device__ __forceinline__ void choose(uform_choices_head_t const& head, choices
 }
 
 /** The rows' gradients, which are the vector times slopes, and the block's part of the vector's. Threads that have the
- *  same columns take turns at the rows. */
-__device__ __forceinline__ void choose_backward(uform_choices_head_t const& head, block_rows const& slopes,
+ *  same four columns take turns at the rows. */
+__device__ __forceinline__ void choose_backward(uform_choices_head_t const& head, block_values<float> const& slopes,
                                                 float* part) {
-    __shared__ float turns_sums[threads_k][lanes_k + 1];
+    constexpr unsigned each_k = 4;
+    __shared__ float4 of_turns[threads_k];
     auto const* const states = static_cast<__nv_bfloat16 const*>(head.rows);
-    unsigned const vectors = head.hidden / lanes_k, wide = min(vectors, threads_k), high = threads_k / wide;
+    unsigned const vectors = head.hidden / each_k, wide = min(vectors, threads_k), high = threads_k / wide;
     unsigned const turn = threadIdx.x / wide;
     for (unsigned place = threadIdx.x % wide; place < vectors; place += wide) {
-        unsigned const first = place * lanes_k;
-        floatx8 const vector = load8(head.vector + first);
-        floatx8 sums = {};
+        unsigned const first = place * each_k;
+        float4 const vector = *reinterpret_cast<float4 const*>(head.vector + first);
+        float4 sum = make_float4(0, 0, 0, 0);
         if (turn < high) {
-#pragma unroll 4
+#pragma unroll 8
             for (std::uint32_t row = slopes.begin + turn; row < slopes.end; row += high) {
                 std::size_t const at = std::size_t(row) * head.hidden + first;
-                floatx8 const state = widen(load8(states + at));
+                uint2 const packed = *reinterpret_cast<uint2 const*>(states + at);
+                float2 const low = unpack(packed.x), high_half = unpack(packed.y);
                 float const slope = slopes[row];
-                floatx8 gradient;
-#pragma unroll
-                for (unsigned i = 0; i != lanes_k; ++i) {
-                    gradient[i] = slope * vector[i];
-                    sums[i] = fmaf(slope, state[i], sums[i]);
-                }
-                store8(head.rows_gradient + at, gradient);
+                sum.x = fmaf(slope, low.x, sum.x), sum.y = fmaf(slope, low.y, sum.y);
+                sum.z = fmaf(slope, high_half.x, sum.z), sum.w = fmaf(slope, high_half.y, sum.w);
+                *reinterpret_cast<float4*>(head.rows_gradient + at) =
+                    make_float4(slope * vector.x, slope * vector.y, slope * vector.z, slope * vector.w);
             }
         }
-        if (high == 1) {
-            if (turn == 0)
-                store8(part + first, sums);
-            continue;
+        if (high != 1) { // every thread comes here once
+            of_turns[threadIdx.x] = sum;
+            __syncthreads();
+            for (unsigned other = 1; turn == 0 && other != high; ++other) {
+                float4 const more = of_turns[other * wide + place];
+                sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+            }
         }
-        // Every thread comes here once.
-#pragma unroll
-        for (unsigned i = 0; i != lanes_k; ++i)
-            turns_sums[threadIdx.x][i] = sums[i];
-        __syncthreads();
-        if (turn != 0)
-            continue;
-        for (unsigned other = 1; other != high; ++other)
-#pragma unroll
-            for (unsigned i = 0; i != lanes_k; ++i)
-                sums[i] += turns_sums[other * wide + place][i];
-        store8(part + first, sums);
+        if (turn == 0)
+            *reinterpret_cast<float4*>(part + first) = sum;
     }
 }
 
-/** A block some items beside each other. */
+/** A block some items beside each other. What they need is asked for at once: memory answers late. */
 __global__ void __launch_bounds__(threads_k, 4) choose_items(uform_choices_head_t head, choices_workspace work) {
     follow_earlier_kernels();
-    __shared__ float near[block_rows::near_k];
+    __shared__ float near[2][threads_k];
     std::uint32_t const first = blockIdx.x * items_per_part_k, items = head.counts[0];
+    std::uint32_t const begin = head.offsets[first],
+                        after = head.offsets[min(first + items_per_part_k, head.items_capacity)];
+    float const log_sharpness = *head.log_inverse_temperature;
+    float const scale = head.targets ? *head.scale : 0, weight = head.targets ? *head.weight : 0;
     if (first >= items)
         return;
-    std::uint32_t const end = min(first + items_per_part_k, items);
-    block_rows const rows{head.offsets[first], head.offsets[end], near, work.slopes};
-    score_rows(head, rows);
+    std::uint32_t const last = min(first + items_per_part_k, items);
+    std::uint32_t const end = first + items_per_part_k <= items ? after : head.offsets[items];
+    block_values<float> const slopes{begin, end, near[0], work.slopes};
+    block_values<float const> const targets{begin, end, near[1], head.targets};
+    bool const has_near = head.targets && begin + threadIdx.x < end;
+    float const target = has_near ? head.targets[begin + threadIdx.x] : 0;
+    score_rows(head, slopes);
+    near[1][threadIdx.x] = target;
     __syncthreads();
     unsigned const warp = threadIdx.x / warp_k;
     static_assert(items_per_part_k <= warps_k);
-    if (first + warp < end)
-        choose(head, work, rows, first + warp);
+    if (first + warp < last)
+        choose(head, work, slopes, targets, first + warp, expf(log_sharpness), scale * weight);
     if (!head.rows_gradient)
         return;
     __syncthreads();
-    choose_backward(head, rows, work.parts + std::size_t(blockIdx.x) * head.hidden);
+    choose_backward(head, slopes, work.parts + std::size_t(blockIdx.x) * head.hidden);
 }
 
 /** Block 0 adds up the items' losses and what they ask of the temperature, the others a warp's width of columns each of
