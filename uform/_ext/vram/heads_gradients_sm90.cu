@@ -78,8 +78,15 @@ private:
 
 struct gradients_memory {
     ring_t ring;
-    hopper::barrier late; // copies that are changed before they are shown
+    hopper::barrier late[ring_t::stages_k]; // copies that are changed before they are shown
     gradient_plan plan;
+
+    /** By one thread; the cluster must meet behind it. */
+    __device__ void init() const {
+        for (hopper::barrier const& one : late)
+            one.init(1);
+        ring.init();
+    }
 };
 
 /** A cluster's units of the weights' gradient, in order. */
@@ -126,7 +133,7 @@ __device__ __forceinline__ void clear_lines(ring_t const& ring, unsigned stage, 
 
 /** Copies a unit's steps, by one warp. Of a step whose boxes begin before it, lines of the step before become zero. */
 template <bool of_weights_ak>
-__device__ __forceinline__ void copy_unit(gradients_memory const& memory, ring_t::place_t& at, unsigned& late_parity,
+__device__ __forceinline__ void copy_unit(gradients_memory const& memory, ring_t::place_t& at, unsigned& late_parities,
                                           head_panel const& panel, gradient_unit const& unit, std::uint32_t rows,
                                           unsigned rank, CUtensorMap const& predictions, CUtensorMap const& states,
                                           CUtensorMap const& weight) {
@@ -138,7 +145,7 @@ __device__ __forceinline__ void copy_unit(gradients_memory const& memory, ring_t
     for (unsigned step = unit.first_step; step != unit.first_step + unit.steps; ++step, at.advance()) {
         int const nominal = static_cast<int>(step * box_k);
         int const depth = of_weights_ak ? box_rows(step * box_k, rows).first : nominal;
-        barrier const& arrived = depth == nominal ? ring.full[at.stage] : memory.late;
+        barrier const& arrived = depth == nominal ? ring.full[at.stage] : memory.late[at.stage];
         if (lane == 0)
             ring.copy(
                 at, arrived, rank,
@@ -153,8 +160,8 @@ __device__ __forceinline__ void copy_unit(gradients_memory const& memory, ring_t
         if (depth == nominal)
             continue;
         __syncwarp();
-        memory.late.wait(late_parity);
-        late_parity ^= 1;
+        memory.late[at.stage].wait(late_parities >> at.stage & 1);
+        late_parities ^= 1u << at.stage;
         clear_lines(ring, at.stage, static_cast<unsigned>(nominal - depth));
         __syncwarp();
         if (lane == 0)
@@ -202,7 +209,7 @@ __global__ void __launch_bounds__((1 + group_turns::groups_k) * group_k, 1)
     auto& memory = *reinterpret_cast<gradients_memory*>(shared);
     auto const& ring = memory.ring;
     if (threadIdx.x == 0)
-        prefetch(predictions), prefetch(states), prefetch(weight), memory.late.init(1), ring.init();
+        prefetch(predictions), prefetch(states), prefetch(weight), memory.init();
     // The kernel before waited for those before it: the count is there.
     std::uint32_t const rows = panel.shares.rows();
     if (threadIdx.x / warp_k == 1) {
@@ -222,13 +229,14 @@ __global__ void __launch_bounds__((1 + group_turns::groups_k) * group_k, 1)
     ring_t::place_t at;
     if (threadIdx.x < group_k) {
         give_registers<40>();
-        unsigned late_parity = 0;
+        unsigned late_parities = 0;
         if (threadIdx.x < warp_k) {
             for (; !weights.done(); weights.advance())
-                copy_unit<true>(memory, at, late_parity, panel, weights.unit(), rows, rank, predictions, states,
+                copy_unit<true>(memory, at, late_parities, panel, weights.unit(), rows, rank, predictions, states,
                                 weight);
             for (; !backs.done(); backs.advance())
-                copy_unit<false>(memory, at, late_parity, panel, backs.unit(), rows, rank, predictions, states, weight);
+                copy_unit<false>(memory, at, late_parities, panel, backs.unit(), rows, rank, predictions, states,
+                                 weight);
         }
         if (threadIdx.x == warp_k && blockIdx.x == 0)
             *panel.parts_used = plan.splits;
