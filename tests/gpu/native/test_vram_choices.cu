@@ -235,6 +235,8 @@ int main(int count, char** arguments) {
     check_choices(uneven(75, 16), 136, 60);
     check_choices(uneven(700, 9), 64, 1);
     check_choices({5, 2, 7}, 4096, 1);
+    check_choices({300, 2, 7, 500}, 1032, 1); // more rows than are at hand, rows narrower than a block
+    check_choices(uneven(300, 3), 72, 1);     // more parts than are read at a time
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

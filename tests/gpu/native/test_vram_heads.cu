@@ -291,8 +291,13 @@ void bench() {
             head.loss = arrays.loss.data(), head.rows_gradient = arrays.rows_gradient.data();
             head.table_gradient = arrays.weight_gradient.data();
             head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
-            watch.operations("bytes_head " + name, 6. * count * 256 * hidden,
-                             [&] { require(vram::bytes_head(stream(), &head), "bytes_head"); });
+            auto const time = [&](std::string const& title, double operations) {
+                watch.operations(title + name, operations * count * 256 * hidden,
+                                 [&] { require(vram::bytes_head(stream(), &head), "bytes_head"); });
+            };
+            time("bytes_head ", 6);
+            head.rows_gradient = nullptr, head.table_gradient = nullptr;
+            time("bytes_head value ", 2);
         }
         {
             constexpr std::uint32_t classes = 256;
@@ -327,8 +332,13 @@ void bench() {
         head.weight = arrays.factor.data(), head.loss = arrays.loss.data();
         head.rows_gradient = arrays.rows_gradient.data();
         head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
-        watch.operations("patches_head " + name, 6. * count * width * hidden,
-                         [&] { require(vram::patches_head(stream(), &head), "patches_head"); });
+        auto const time = [&](std::string const& title, double operations) {
+            watch.operations(title + name, operations * count * width * hidden,
+                             [&] { require(vram::patches_head(stream(), &head), "patches_head"); });
+        };
+        time("patches_head ", 6);
+        head.rows_gradient = nullptr, head.head_gradient = nullptr;
+        time("patches_head value ", 2);
     }
 }
 
@@ -339,8 +349,10 @@ void check_all(bool large) {
             check_bytes_head(rows, hidden, backward, 1);
     check_bytes_head(200, 64, true, 12);
     check_bytes_head(300, 520, true, 1); // more steps of the depth than are on their way at a time
-    if (large)
+    if (large) {
+        check_bytes_head(9001, 72, true, 1); // more tiles than blocks, and shares of unequal length
         check_bytes_head(66000, 8, true, 1); // more than one panel
+    }
     for (auto const& [rows, hidden, width] : {std::tuple{0u, 64u, 12u}, {1, 64, 27}, {130, 72, 147}, {333, 136, 192}})
         for (bool backward : {true, false}) {
             check_patches_head<std::uint8_t>(uform_element_uint8_k, rows, hidden, width, backward);
@@ -348,8 +360,13 @@ void check_all(bool large) {
             check_patches_head<float>(uform_element_float32_k, rows, hidden, width, backward);
         }
     check_patches_head<std::uint8_t>(uform_element_uint8_k, 300, 520, 400, true);
-    if (large)
+    check_patches_head<std::int16_t>(uform_element_int16_k, 300, 520, 416, true);
+    check_patches_head<float>(uform_element_float32_k, 63, 72, 160, true);
+    if (large) {
+        check_patches_head<std::uint8_t>(uform_element_uint8_k, 9001, 72, 160, true);
         check_patches_head<std::uint8_t>(uform_element_uint8_k, 66000, 8, 27, true);
+        check_patches_head<std::uint8_t>(uform_element_uint8_k, 66000, 8, 32, true);
+    }
     for (std::size_t rows : {0, 1, 128, 515})
         for (std::uint32_t classes : {2u, 33u, 100u, 256u, 508u, 1000u, 1028u})
             for (float magnitude : {1.f, 50.f})

@@ -11,6 +11,7 @@ namespace {
 
 constexpr float variance_epsilon_k = 1e-6f;
 constexpr unsigned values_warps_k = 8;
+constexpr unsigned end_values_k = 4; // of the weights' gradient that a thread adds up
 
 /** Calls `body` with each of a lane's numbers of a row, some at a time where rows are whole vectors. */
 template <typename element_at, typename body_at>
@@ -87,18 +88,50 @@ head_panel panel_of(stream const& stream, head_at const& head, void const* weigh
     panel.weight = static_cast<__nv_bfloat16 const*>(weight);
     panel.predictions = work.predictions;
     panel.parts = work.parts;
+    panel.parts_used = work.parts_used;
     panel.rows_gradient = head.rows_gradient ? head.rows_gradient + first : nullptr;
     panel.weight_gradient = weight_gradient;
     return panel;
 }
 
-void multiply_gradients(stream const& stream, head_family const& family, head_panel const& panel, std::uint32_t rows) {
-    if (panel.rows_gradient)
-        family.multiply_back(stream, panel, rows);
-    if (panel.weight_gradient) {
-        family.multiply_across(stream, panel, rows);
-        add_parts(stream, panel.shares, panel.parts, std::size_t(panel.outputs) * panel.hidden, panel.weight_gradient);
+/** What tiles left: block 0 adds up losses, the others the parts of the weights' gradient. */
+__global__ void __launch_bounds__(loss_threads_k, 2)
+    end_panel(double const* losses, std::size_t losses_count, float const* scale, double* loss,
+              unsigned const* parts_used, float const* parts, std::size_t values, float* weight_gradient) {
+    follow_earlier_kernels();
+    __shared__ double scratch[loss_threads_k / warp_k];
+    if (blockIdx.x == 0) {
+        double const sum = sum_losses(losses, losses_count, scratch);
+        if (threadIdx.x == 0)
+            *loss += *scale * sum;
+        return;
     }
+    std::size_t const at = (std::size_t(blockIdx.x - 1) * loss_threads_k + threadIdx.x) * end_values_k;
+    unsigned const count = *parts_used;
+    if (at >= values || count == 0)
+        return;
+    constexpr unsigned at_once = 16; // parts that a thread loads at a time
+    float4 sum = *reinterpret_cast<float4 const*>(weight_gradient + at), added = make_float4(0, 0, 0, 0);
+    for (unsigned begin = 0; begin < count; begin += at_once) {
+        float4 loaded[at_once]; // past the last part that one again: a branch would end what runs abreast
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            loaded[i] = *reinterpret_cast<float4 const*>(parts + min(begin + i, count - 1) * values + at);
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            if (begin + i < count)
+                added.x += loaded[i].x, added.y += loaded[i].y, added.z += loaded[i].z, added.w += loaded[i].w;
+    }
+    sum.x += added.x, sum.y += added.y, sum.z += added.z, sum.w += added.w;
+    *reinterpret_cast<float4*>(weight_gradient + at) = sum;
+}
+
+void launch_end(stream const& stream, head_panel const& panel, head_workspace const& work, std::size_t losses,
+                float const* scale, double* loss) {
+    std::size_t const values = std::size_t(panel.outputs) * panel.hidden;
+    unsigned const blocks = panel.weight_gradient ? blocks_for(values, loss_threads_k * end_values_k) : 0;
+    launch_early(stream, end_panel, 1 + blocks, loss_threads_k, 0, work.losses, losses, scale, loss, work.parts_used,
+                 work.parts, values, panel.weight_gradient);
 }
 
 } // namespace
@@ -117,8 +150,9 @@ uform_status_t bytes_head(uform_stream_t* opaque, uform_bytes_head_t const* head
         for (; panel.shares.first < head->active; panel.shares.first += head_panel_rows_k) {
             std::uint32_t const rows = panel_rows(head->active - panel.shares.first);
             family.score_bytes(stream, panel, rows, head->targets, scale, work.losses);
-            add_losses(stream, work.losses, ceil_divide(rows, family.bytes_rows), head->scale, 1, head->loss);
-            multiply_gradients(stream, family, panel, rows);
+            if (scale.backward)
+                family.multiply_gradients(stream, panel, rows);
+            launch_end(stream, panel, work, ceil_divide(rows, family.bytes_rows), head->scale, head->loss);
         }
     });
 }
@@ -150,8 +184,9 @@ uform_status_t patches_head(uform_stream_t* opaque, uform_patches_head_t const* 
         for (; panel.shares.first < head->active; panel.shares.first += head_panel_rows_k) {
             std::uint32_t const rows = panel_rows(head->active - panel.shares.first);
             family.score_patches(stream, panel, rows, targets, scale, work.losses);
-            add_losses(stream, work.losses, patches_tiles(head->width, rows), head->scale, 1, head->loss);
-            multiply_gradients(stream, family, panel, rows);
+            if (scale.backward)
+                family.multiply_gradients(stream, panel, rows);
+            launch_end(stream, panel, work, patches_tiles(head->width, rows), head->scale, head->loss);
         }
     });
 }

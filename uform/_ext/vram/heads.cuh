@@ -31,17 +31,20 @@ struct head_panel {
     __nv_bfloat16 const* weight; // [outputs, hidden]
     __nv_bfloat16* predictions;  // [panel rows, stride] their gradients
     float* parts;                // [splits, outputs, hidden] of the weights' gradient
+    unsigned* parts_used;        // how many of them there are
     float* rows_gradient;        // as `rows`
     float* weight_gradient;      // [outputs, hidden] added to
 
-    /** Where the panel begins in `rows`. */
-    __device__ std::size_t begin() const { return (std::size_t(shares.first) + (before ? *before : 0)) * hidden; }
+    /** The panel's first row among `rows`, and its first value. */
+    __device__ std::size_t first_row() const { return std::size_t(shares.first) + (before ? *before : 0); }
+    __device__ std::size_t begin() const { return first_row() * hidden; }
 };
 
 /** The parts of a head's workspace. */
 struct head_workspace {
     __nv_bfloat16* predictions;
     float* parts;
+    unsigned* parts_used;
     double* losses; // [rows / 64 or more] by tile of rows, or of rows and outputs
     float2* values; // [rows] mean and inverse deviation of what is predicted, where it is normalised
 
@@ -53,14 +56,15 @@ struct head_workspace {
         workspace_parts given(base);
         predictions = given.take<__nv_bfloat16>(std::size_t(panel_rows(rows)) * stride_of(outputs));
         parts = given.take<float>(std::size_t(head_splits_k) * outputs * hidden);
+        parts_used = given.take<unsigned>(1);
         losses = given.take<double>(tiles);
         values = given.take<float2>(rows);
     }
 
     static std::size_t bytes(std::uint32_t hidden, std::uint32_t outputs, std::uint32_t rows, std::size_t tiles) {
         return part_bytes<__nv_bfloat16>(std::size_t(panel_rows(rows)) * stride_of(outputs)) +
-               part_bytes<float>(std::size_t(head_splits_k) * outputs * hidden) + part_bytes<double>(tiles) +
-               part_bytes<float2>(rows);
+               part_bytes<float>(std::size_t(head_splits_k) * outputs * hidden) + part_bytes<unsigned>(1) +
+               part_bytes<double>(tiles) + part_bytes<float2>(rows);
     }
 
 private:
@@ -95,10 +99,8 @@ struct head_family {
     /** Squared errors of patches, mean over outputs; their predictions' gradients where wanted. */
     void (*score_patches)(stream const&, head_panel const&, std::uint32_t rows, patch_targets const&, head_scale const&,
                           double* losses);
-    /** rows_gradient = predictions weight. */
-    void (*multiply_back)(stream const&, head_panel const&, std::uint32_t rows);
-    /** parts = predictions^T rows, by shares of the rows. */
-    void (*multiply_across)(stream const&, head_panel const&, std::uint32_t rows);
+    /** rows_gradient = predictions weight, and parts = predictions^T rows by shares of the rows: those wanted. */
+    void (*multiply_gradients)(stream const&, head_panel const&, std::uint32_t rows);
 };
 
 extern head_family const mma_heads_k; // heads_mma.cu
@@ -106,8 +108,22 @@ extern head_family const mma_heads_k; // heads_mma.cu
 extern head_family const wgmma_heads_k; // heads_sm90.cu
 #endif
 
-/** *loss += *scale * the sum of `losses`, in their order. @param scale Device-side, or null: `factor` alone counts. */
-void add_losses(stream const&, double const* losses, std::size_t count, float const* scale, double factor,
-                double* loss);
+inline constexpr unsigned loss_threads_k = 256;
+
+/** The sum of losses in a fixed order, by a block of `loss_threads_k`. @param scratch [warps] in shared memory. */
+__device__ __forceinline__ double sum_losses(double const* losses, std::size_t count, double* scratch) {
+    constexpr unsigned at_once = 8; // that a thread loads at a time; past the last one that one again
+    double sum = 0;
+    for (std::size_t begin = threadIdx.x; begin < count; begin += at_once * loss_threads_k) {
+        double loaded[at_once];
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            loaded[i] = losses[min(begin + i * loss_threads_k, count - 1)];
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            sum += begin + i * loss_threads_k < count ? loaded[i] : 0;
+    }
+    return sum_block(sum, scratch);
+}
 
 } // namespace uform::vram

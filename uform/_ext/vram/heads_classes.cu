@@ -1,6 +1,7 @@
-/** Cross-entropy of plain float32 logits over any number of classes, and the sums of all heads' losses. */
+/** Cross-entropy of plain float32 logits over any number of classes. */
 #include <algorithm>
 
+#include "vram/attention_mma.cuh"
 #include "vram/heads.cuh"
 #include "vram/operations.h"
 #include "vram/succession.cuh"
@@ -12,7 +13,7 @@ namespace {
 constexpr unsigned warps_k = 8;
 constexpr float log2_e_k = 1.4426950408889634f;
 /** Rows whose losses one block adds up; a constant, so that the order of sums is one. */
-constexpr unsigned rows_per_block_k = 32;
+constexpr unsigned rows_per_block_k = 16;
 constexpr unsigned rows_per_warp_k = rows_per_block_k / warps_k;
 
 __device__ __forceinline__ float largest_of_warp(float value) {
@@ -21,6 +22,12 @@ __device__ __forceinline__ float largest_of_warp(float value) {
         value = fmaxf(value, __shfl_xor_sync(whole_warp_k, value, step));
     return value;
 }
+
+/** What a row's loss consists of: log(total) + rest. */
+struct row_loss {
+    double total;
+    float rest;
+};
 
 /** A row of at most `quads_ak` times 128 classes, a multiple of 4: each lane holds so many times four of them. */
 template <unsigned quads_ak> struct held_row {
@@ -47,36 +54,44 @@ template <unsigned quads_ak> struct held_row {
             if (first_of(quad) < classes)
                 quads[quad] = *reinterpret_cast<float4 const*>(logits + first_of(quad));
     }
-    /** Answers the row's loss. */
-    __device__ __forceinline__ double score(std::uint32_t classes, std::uint32_t target, float factor,
-                                            float* gradient) {
+    /** Leaves the gradient's row where one is wanted. */
+    __device__ __forceinline__ row_loss score(std::uint32_t classes, std::uint32_t target, float factor,
+                                              float* gradient) {
         float maximum = -INFINITY, of_target = 0;
         for_logits(classes, [&](float logit, std::uint32_t place) {
             maximum = fmaxf(maximum, logit), of_target += place == target ? logit : 0.f;
         });
         maximum = largest_of_warp(maximum);
+        float const low = maximum * log2_e_k;
         double total = 0;
-        for_logits(classes,
-                   [&](float& logit, std::uint32_t) { logit = exp2f((logit - maximum) * log2_e_k), total += logit; });
+#pragma unroll
+        for (unsigned quad = 0; quad != quads_ak; ++quad) {
+            if (first_of(quad) >= classes)
+                continue;
+            float4& four = quads[quad];
+            four.x = power_of_2(fmaf(four.x, log2_e_k, -low)), four.y = power_of_2(fmaf(four.y, log2_e_k, -low));
+            four.z = power_of_2(fmaf(four.z, log2_e_k, -low)), four.w = power_of_2(fmaf(four.w, log2_e_k, -low));
+            total += (four.x + four.y) + (four.z + four.w);
+        }
         total = sum_warp(total);
         if (gradient) {
-            float const inverse = static_cast<float>(1 / total);
+            float const inverse = factor / static_cast<float>(total);
             for_logits(classes, [&](float& power, std::uint32_t place) {
-                power = factor * (power * inverse - (place == target ? 1.f : 0.f));
+                power = fmaf(power, inverse, place == target ? -factor : 0.f);
             });
 #pragma unroll
             for (unsigned quad = 0; quad != quads_ak; ++quad)
                 if (first_of(quad) < classes)
                     *reinterpret_cast<float4*>(gradient + first_of(quad)) = quads[quad];
         }
-        return double(maximum) - sum_warp(of_target) + log(total);
+        return {total, maximum - sum_warp(of_target)};
     }
 };
 
-/** One row, by a warp: answers its loss. The gradient may lie over the logits: nothing is read once it is written, but
- *  by the lane that writes it. */
-__device__ double score_row(float const* logits, std::uint32_t classes, std::uint32_t target, float factor,
-                            float* gradient) {
+/** One row, by a warp. The gradient may lie over the logits: nothing is read once it is written, but by the lane that
+ *  writes it. */
+__device__ row_loss score_row(float const* logits, std::uint32_t classes, std::uint32_t target, float factor,
+                              float* gradient) {
     std::uint32_t const lane = threadIdx.x % warp_k;
     float maximum = -INFINITY;
     for (std::uint32_t i = lane; i < classes; i += warp_k)
@@ -93,23 +108,28 @@ __device__ double score_row(float const* logits, std::uint32_t classes, std::uin
         for (std::uint32_t i = lane; i < classes; i += warp_k)
             gradient[i] = factor * (exp2f((logits[i] - maximum) * log2_e_k) * inverse - (i == target ? 1.f : 0.f));
     }
-    return double(maximum) - of_target + log(total);
+    return {total, maximum - of_target};
 }
 
 /** @tparam quads_ak Of what a lane holds of a row, or 0: rows are read as often as they are used. */
 template <unsigned quads_ak>
-__global__ void __launch_bounds__(warps_k* warp_k, 3) score_classes(uform_cross_entropy_t problem, double* losses) {
+__global__ void __launch_bounds__(warps_k* warp_k, quads_ak <= 2 ? 5 : 3)
+    score_classes(uform_cross_entropy_t problem, double* losses) {
     follow_earlier_kernels();
     __shared__ double scratch[warps_k];
     std::size_t const first = std::size_t(blockIdx.x) * rows_per_block_k + threadIdx.x / warp_k * rows_per_warp_k;
     std::size_t const end = min(first + rows_per_warp_k, std::size_t(problem.count));
     float* const gradient = problem.gradient;
-    double sum = 0;
+    row_loss own{1, 0}; // a lane has that of the row of its number: one logarithm for all
+    auto const keep = [&](std::size_t row, row_loss const& loss) {
+        if (threadIdx.x % warp_k == row - first)
+            own = loss;
+    };
     if constexpr (quads_ak == 0) {
         for (std::size_t row = first; row < end; ++row) {
             std::size_t const at = row * problem.classes;
-            sum += score_row(problem.logits + at, problem.classes, problem.targets[row], problem.scale,
-                             gradient ? gradient + at : nullptr);
+            keep(row, score_row(problem.logits + at, problem.classes, problem.targets[row], problem.scale,
+                                gradient ? gradient + at : nullptr));
         }
     } else {
         constexpr unsigned at_once = quads_ak <= 2 ? rows_per_warp_k : 1; // rows that are loaded at a time
@@ -125,10 +145,11 @@ __global__ void __launch_bounds__(warps_k* warp_k, 3) score_classes(uform_cross_
 #pragma unroll
             for (unsigned i = 0; i != at_once; ++i)
                 if (begin + i < end)
-                    sum += rows[i].score(problem.classes, targets[i], problem.scale,
-                                         gradient ? gradient + (begin + i) * problem.classes : nullptr);
+                    keep(begin + i, rows[i].score(problem.classes, targets[i], problem.scale,
+                                                  gradient ? gradient + (begin + i) * problem.classes : nullptr));
         }
     }
+    double const sum = sum_warp(first + threadIdx.x % warp_k < end ? log(own.total) + own.rest : 0);
     if (threadIdx.x % warp_k == 0)
         scratch[threadIdx.x / warp_k] = sum;
     __syncthreads();
@@ -140,18 +161,13 @@ __global__ void __launch_bounds__(warps_k* warp_k, 3) score_classes(uform_cross_
     }
 }
 
-constexpr unsigned loss_threads_k = 256;
-
 __global__ void __launch_bounds__(loss_threads_k)
-    sum_losses(double const* losses, std::size_t count, float const* scale, double factor, double* loss) {
+    add_losses(double const* losses, std::size_t count, double factor, double* loss) {
     follow_earlier_kernels();
     __shared__ double scratch[loss_threads_k / warp_k];
-    double sum = 0;
-    for (std::size_t i = threadIdx.x; i < count; i += loss_threads_k)
-        sum += losses[i];
-    sum = sum_block(sum, scratch);
+    double const sum = sum_losses(losses, count, scratch);
     if (threadIdx.x == 0)
-        *loss += (scale ? double(*scale) : 1.) * factor * sum;
+        *loss += factor * sum;
 }
 
 /** The kernel for rows of a width that lie as they do. */
@@ -169,11 +185,6 @@ auto score_kernel(uform_cross_entropy_t const& problem) {
 
 } // namespace
 
-void add_losses(stream const& stream, double const* losses, std::size_t count, float const* scale, double factor,
-                double* loss) {
-    launch_early(stream, sum_losses, 1, loss_threads_k, 0, losses, count, scale, factor, loss);
-}
-
 std::size_t cross_entropy_workspace_bytes(std::uint32_t, std::uint64_t count) {
     return part_bytes<double>(ceil_divide<std::size_t>(count, rows_per_block_k));
 }
@@ -186,7 +197,8 @@ uform_status_t cross_entropy(uform_stream_t* opaque, uform_cross_entropy_t const
         unsigned const blocks = blocks_for(problem->count, rows_per_block_k);
         launch_early(stream, score_kernel(*problem), blocks, warps_k * warp_k, 0, *problem, losses);
         if (blocks != 0)
-            add_losses(stream, losses, blocks, nullptr, problem->scale, problem->loss);
+            launch_early(stream, add_losses, 1, loss_threads_k, 0, losses, std::size_t(blocks), double(problem->scale),
+                         problem->loss);
     });
 }
 

@@ -249,6 +249,10 @@ __global__ void __launch_bounds__(product_tile::threads_k, 2) across(head_panel 
     follow_earlier_kernels();
     extern __shared__ __align__(1024) std::byte shared[];
     auto const [begin, end] = panel.shares.of(blockIdx.z);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && threadIdx.x == 0) {
+        std::size_t const rows = panel.shares.rows();
+        *panel.parts_used = rows ? static_cast<unsigned>(ceil_divide(rows, panel.shares.share(rows))) : 0;
+    }
     if (begin >= end)
         return;
     std::size_t const first_row = blockIdx.y * product_tile::rows_k,
@@ -294,8 +298,14 @@ template <typename bytes_tile, unsigned bytes_blocks_ak, typename product_tile> 
         launch_early(stream, across<product_tile>, grid, product_tile::threads_k, product_tile::shared_bytes_k, panel);
     }
 
-    static constexpr head_family family{bytes_tile::rows_k, launch_score_bytes, launch_score_patches, launch_back,
-                                        launch_across};
+    static void launch_gradients(stream const& stream, head_panel const& panel, std::uint32_t rows) {
+        if (panel.rows_gradient)
+            launch_back(stream, panel, rows);
+        if (panel.weight_gradient)
+            launch_across(stream, panel, rows);
+    }
+
+    static constexpr head_family family{bytes_tile::rows_k, launch_score_bytes, launch_score_patches, launch_gradients};
 };
 
 } // namespace
