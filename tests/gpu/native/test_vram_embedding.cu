@@ -100,7 +100,8 @@ void check_all() {
                                         {40, 2112, 4, 5},
                                         {75, 64, 3000, 4},
                                         {1, 64, 260, 9},
-                                        {200, 128, 33, 1000000}})
+                                        {200, 128, 33, 1000000},
+                                        {66, 8448, 40, 3}})
         check("embedding twice", same_bits(run_case(shape, how::direct), run_case(shape, how::captured)));
     run_case({0, 64, 5, 3}, how::direct);
 }

@@ -85,8 +85,15 @@ std::vector<float> run_case(uform_element_t element, float multiplier, float off
 
 void bench() {
     stopwatch watch;
-    for (auto const& [hidden, count] : {std::pair{512u, 65536u}, {768u, 65536u}, {1024u, 32768u}}) {
-        std::uint32_t const width = 192; // pixels of 8 by 8 in colour
+    struct patches_shape {
+        std::uint32_t hidden, count, width; // pixels of 8 by 8 or 16 by 16 in colour
+    };
+    for (auto const& [hidden, count, width] : {patches_shape{512, 65536, 192},
+                                               {768, 65536, 192},
+                                               {1024, 32768, 192},
+                                               {512, 65536, 768},
+                                               {768, 65536, 768},
+                                               {1024, 32768, 768}}) {
         columns_fixture host(equal_segments(count / 256, 256, uform_modality_image_k));
         std::vector<std::uint32_t> patch_columns;
         for (std::uint32_t c = 0; c != host.used(); ++c)
@@ -115,10 +122,11 @@ void bench() {
         patches.weight = weight.data(), patches.weight_gradient = weight_gradient.data();
         patches.states = states.data(), patches.gradient = gradient.data();
         patches.workspace = workspace.data(), patches.workspace_bytes = bytes;
+        std::string const name = std::to_string(hidden) + " of " + std::to_string(width);
         double const least = double(patches_count) * (width + 2.0 * hidden);
-        watch.bytes("patches_forward " + std::to_string(hidden), least,
+        watch.bytes("patches_forward " + name, least,
                     [&] { require(vram::patches_forward(stream(), &patches), "patches_forward"); });
-        watch.bytes("patches_backward " + std::to_string(hidden), least,
+        watch.bytes("patches_backward " + name, least,
                     [&] { require(vram::patches_backward(stream(), &patches), "patches_backward"); });
     }
 }
@@ -137,6 +145,11 @@ int main(int count, char** arguments) {
     twice(std::uint8_t{}, uform_element_uint8_k, 1 / 127.5f, -1, 64, 27, 301);
     twice(std::int16_t{}, uform_element_int16_k, 1 / 256.f, 0, 128, 160, 517);
     twice(std::int16_t{}, uform_element_int16_k, 1 / 256.f, 0, 192, 9, 33);
+    twice(std::uint8_t{}, uform_element_uint8_k, 1 / 127.5f, -1, 576, 768, 2301);
+    twice(std::uint8_t{}, uform_element_uint8_k, 1 / 127.5f, -1, 64, 48, 77);
+    twice(std::uint8_t{}, uform_element_uint8_k, 1 / 127.5f, -1, 320, 784, 300);
+    twice(std::uint8_t{}, uform_element_uint8_k, 1 / 127.5f, -1, 192, 200, 64);
+    twice(std::int16_t{}, uform_element_int16_k, 1 / 256.f, 0.25f, 320, 208, 9001);
     twice(float{}, uform_element_float32_k, 0.01f, 0.5f, 576, 768, 130);
     twice(float{}, uform_element_float32_k, 0.01f, 0.5f, 64, 1, 1);
     run_case<std::uint8_t>(uform_element_uint8_k, 1, 0, 64, 48, 0, how::direct);

@@ -110,22 +110,25 @@ void bench() {
             device_array<std::uint32_t> const bag_columns(bags);
             std::size_t const bytes = vram::pool_workspace_bytes(hidden, host.view.bags_capacity);
             device_array<std::uint8_t> const workspace(bytes);
-            uform_pool_t const pool{columns.view,
-                                    hidden,
-                                    states.data(),
-                                    pooled.data(),
-                                    lengths.data(),
-                                    bag_columns.data(),
-                                    slopes.data(),
-                                    gradient.data(),
-                                    0,
-                                    workspace.data(),
-                                    bytes};
+            uform_pool_t pool{columns.view,
+                              hidden,
+                              states.data(),
+                              pooled.data(),
+                              lengths.data(),
+                              bag_columns.data(),
+                              slopes.data(),
+                              gradient.data(),
+                              0,
+                              workspace.data(),
+                              bytes};
             double const tensor = 2.0 * double(count) * hidden;
             std::string const name = std::to_string(hidden) + " segments of " + std::to_string(length);
             watch.bytes("pool_forward " + name, tensor,
                         [&] { require(vram::pool_forward(stream(), &pool), "pool_forward"); });
             watch.bytes("pool_backward " + name, tensor,
+                        [&] { require(vram::pool_backward(stream(), &pool), "pool_backward"); });
+            pool.accumulate = 1;
+            watch.bytes("pool_backward, added, " + name, 2 * tensor,
                         [&] { require(vram::pool_backward(stream(), &pool), "pool_backward"); });
         }
 }

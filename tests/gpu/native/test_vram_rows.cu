@@ -87,6 +87,9 @@ void bench() {
                     [&] { require(vram::rows_gather(stream(), &arguments), "rows_gather"); });
         watch.bytes("rows_scatter " + name, 4.0 * double(rows.size()) + 2.0 * double(gradient.size()),
                     [&] { require(vram::rows_scatter(stream(), &arguments), "rows_scatter"); });
+        arguments.accumulate = 1;
+        watch.bytes("rows_scatter, added, " + name, 8.0 * double(rows.size()),
+                    [&] { require(vram::rows_scatter(stream(), &arguments), "rows_scatter"); });
     }
 }
 

@@ -435,18 +435,20 @@ void replica::backpropagate() {
 }
 
 void replica::backpropagate_all() {
-    // The first tap overwrites the gradient of the hidden states, later ones add.
+    // The first tap overwrites the gradient of the hidden states, later ones add. Bags reach nearly all columns, and so
+    // come before the covered ones, which would have to zero the others.
     bool written = (whole_.taps & uform_tap_columns_k) != 0;
+    bool const pooled = (whole_.taps & (uform_tap_bags_k | uform_tap_world_bags_k)) != 0;
+    if (pooled || (!written && !whole_.covered_capacity)) {
+        uform_pool_t pool = pool_arguments();
+        pool.accumulate = written;
+        check(operations_.pool_backward(stream_, &pool));
+        written = true;
+    }
     if (whole_.covered_capacity) {
         uform_rows_t rows = rows_arguments();
         rows.accumulate = written;
         check(operations_.rows_scatter(stream_, &rows));
-        written = true;
-    }
-    if ((whole_.taps & (uform_tap_bags_k | uform_tap_world_bags_k)) || !written) {
-        uform_pool_t pool = pool_arguments();
-        pool.accumulate = written;
-        check(operations_.pool_backward(stream_, &pool));
     }
     columns_backward();
     uform_norm_t const norm = norm_arguments();

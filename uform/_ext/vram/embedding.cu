@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
 #include "vram/moves.cuh"
@@ -7,23 +9,30 @@ namespace uform::vram {
 
 namespace {
 
-constexpr unsigned threads_k = 256;
-constexpr unsigned warps_k = threads_k / warp_k;
-constexpr unsigned chunk_k = 256; // columns that one block sorts
-constexpr unsigned piece_k = 32;  // columns of one code that are summed at once
+constexpr unsigned summing_threads_k = 1024;
+constexpr unsigned summing_warps_k = summing_threads_k / warp_k;
+constexpr unsigned slice_vectors_k = 8;                 // of a row, that one block sums
+constexpr unsigned slice_k = slice_vectors_k * lanes_k; // values
+constexpr unsigned groups_k = summing_threads_k / slice_vectors_k;
+constexpr unsigned edge_values_k = 2 * groups_k * slice_k;
 
+// Columns that one block sums, at most: what it sorts and the edges fit in 99 KiB, which every GPU since Ampere has.
+constexpr unsigned most_rounds_k = 7;
+constexpr std::uint32_t longest_share_k = most_rounds_k * summing_threads_k;
+constexpr unsigned share_bits_k = 13;
+constexpr std::uint32_t places_of_share_k = 1u << share_bits_k;
+static_assert(longest_share_k <= places_of_share_k);
+
+constexpr std::uint32_t no_run_k = 0xFFFFu;
 constexpr std::uint32_t no_code_k = 0xFFFFFFFFu;
 
 /** The column's row of this modality's table, if it has one. */
-__device__ __forceinline__ std::uint32_t code_of(uform_embedding_t const& embedding, std::uint32_t column,
-                                                 std::uint32_t count) {
+__device__ __forceinline__ std::uint32_t code_of(uform_embedding_t const& embedding, std::uint32_t column) {
     uform_columns_t const& columns = embedding.columns;
-    if (column >= count)
-        return no_code_k;
-    std::uint32_t const code = columns.codes[column];
-    bool const coded =
-        code < embedding.table_rows && columns.segments[columns.segment_of[column]].modality == embedding.modality;
-    return coded ? code : no_code_k;
+    // Both at once, not the one after the other.
+    std::uint32_t const code = columns.codes[column], segment = columns.segment_of[column];
+    bool const of_modality = columns.segments[segment].modality == embedding.modality;
+    return of_modality && code < embedding.table_rows ? code : no_code_k;
 }
 
 __global__ void __launch_bounds__(moving_threads_k, 4) look_up(uform_embedding_t embedding) {
@@ -33,7 +42,7 @@ __global__ void __launch_bounds__(moving_threads_k, 4) look_up(uform_embedding_t
     auto const* const table = static_cast<__nv_bfloat16 const*>(embedding.table);
     auto* const states = static_cast<__nv_bfloat16*>(embedding.states);
     move_rows(
-        count, hidden, [&](std::uint32_t column) { return code_of(embedding, column, count); },
+        count, hidden, [&](std::uint32_t column) { return code_of(embedding, column); },
         [&](std::uint32_t, std::uint32_t code, std::uint32_t first) {
             return load8(table + std::size_t(code) * hidden + first);
         },
@@ -43,255 +52,289 @@ __global__ void __launch_bounds__(moving_threads_k, 4) look_up(uform_embedding_t
 }
 
 /**
- *  Columns in the order of their codes, stably, and cut into pieces of one code each: the table's gradient is then the
- *  sum of few pieces, in an order that only the batch decides.
+ *  How columns are shared out, and each share's sums, one for every code that is in it. A block has the columns of one
+ *  share and a slice of their values: the gradient is read once.
  */
-struct sorted_columns {
-    std::uint32_t chunks, pieces_capacity;
-    std::uint32_t* places;      // [chunks, table_rows] of a code within a chunk; then where those begin within the code
-    std::uint32_t* totals;      // [table_rows] columns of each code
-    std::uint32_t* begins;      // [table_rows + 1] of each code in `order`
-    std::uint32_t* pieces;      // [table_rows + 1] the first piece of each code
-    std::uint32_t* piece_codes; // [pieces_capacity]
-    std::uint32_t* ranks;       // [columns] among those of its code in its chunk, below the code
-    std::uint32_t* order;       // [columns]
-    float* sums;                // [pieces_capacity, hidden]
+struct column_shares {
+    std::uint32_t shares, columns; // of each share
+    std::uint32_t runs_capacity;   // codes in a share
+    std::uint16_t* runs;           // [table_rows, shares] the place of a code's sum in a share, or no_run_k
+    float* sums;                   // [shares, runs_capacity, hidden]
 
-    sorted_columns(void* workspace, std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t columns) noexcept
-        : chunks(ceil_divide(columns, chunk_k)), pieces_capacity(columns / piece_k + table_rows) {
+    column_shares(void* workspace, std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t all) noexcept
+        : shares(shares_of(hidden, all)), columns(ceil_divide(all, shares)),
+          runs_capacity(std::min(columns, table_rows)) {
         workspace_parts parts(workspace);
-        places = parts.take<std::uint32_t>(std::size_t(table_rows) * chunks);
-        totals = parts.take<std::uint32_t>(table_rows);
-        begins = parts.take<std::uint32_t>(table_rows + 1);
-        pieces = parts.take<std::uint32_t>(table_rows + 1);
-        piece_codes = parts.take<std::uint32_t>(pieces_capacity);
-        ranks = parts.take<std::uint32_t>(columns);
-        order = parts.take<std::uint32_t>(columns);
-        sums = parts.take<float>(std::size_t(pieces_capacity) * hidden);
+        runs = parts.take<std::uint16_t>(std::size_t(table_rows) * shares);
+        sums = parts.take<float>(std::size_t(shares) * runs_capacity * hidden);
     }
 
-    static std::size_t bytes(std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t columns) noexcept {
-        std::size_t const chunks = ceil_divide(columns, chunk_k), pieces = columns / piece_k + table_rows;
-        return part_bytes<std::uint32_t>(table_rows * chunks) + part_bytes<std::uint32_t>(table_rows) +
-               2 * part_bytes<std::uint32_t>(table_rows + 1) + part_bytes<std::uint32_t>(pieces) +
-               2 * part_bytes<std::uint32_t>(columns) + part_bytes<float>(pieces * hidden);
+    static std::size_t bytes(std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t all) noexcept {
+        std::size_t const shares = shares_of(hidden, all), runs = std::min(shares * table_rows, all + shares);
+        return part_bytes<std::uint16_t>(table_rows * shares) + part_bytes<float>(runs * hidden);
+    }
+
+private:
+    /** Whole waves of as many blocks as an H200 has multiprocessors, on whatever GPU: sums are then the same on all. */
+    static std::uint32_t shares_of(std::uint32_t hidden, std::uint32_t all) noexcept {
+        constexpr std::uint32_t blocks = 132, fewest_columns = 256;
+        std::uint32_t const wave = std::max(blocks / ceil_divide(hidden, slice_k), 1u);
+        std::uint32_t const waves = std::max(ceil_divide(all, wave * longest_share_k), 1u);
+        return std::min(wave * waves, std::max(ceil_divide(all, fewest_columns), 1u));
     }
 };
 
-static_assert(chunk_k == threads_k);
-constexpr unsigned rank_bits_k = 8;
-static_assert(chunk_k <= 1u << rank_bits_k);
+/** A block's sorting of its columns by their codes, stably, some bits at a time. Warps have ranges of equal size. */
+struct column_sort {
+    static constexpr unsigned bits_k = 5, digits_k = 1u << bits_k;
+    static_assert(digits_k == warp_k && digits_k * summing_warps_k == summing_threads_k);
 
-/** A chunk a block: where each column is among those of its code, and how many they are. */
-__global__ void __launch_bounds__(threads_k) rank_columns(uform_embedding_t embedding, sorted_columns sorted) {
-    follow_earlier_kernels();
-    __shared__ __align__(16) std::uint16_t codes[chunk_k];
-    // Codes of 16 bits: no_code_k becomes one that a table can not have, for its rows are below 2^16 - 1.
-    std::uint32_t const column = blockIdx.x * chunk_k + threadIdx.x;
-    std::uint32_t const code = code_of(embedding, column, min(embedding.columns.counts[0], embedding.columns.active));
-    std::uint32_t* const places = sorted.places + std::size_t(blockIdx.x) * embedding.table_rows;
-    for (std::uint32_t row = threadIdx.x; row < embedding.table_rows; row += threads_k)
-        places[row] = 0;
-    codes[threadIdx.x] = static_cast<std::uint16_t>(code);
-    __syncthreads();
-    if (code == no_code_k) {
-        if (column < embedding.columns.active)
-            sorted.ranks[column] = no_code_k;
-        return;
+    std::uint32_t counts[digits_k][summing_warps_k + 1]; // past a warp's columns: lanes then meet in no bank
+    std::uint32_t of_warps[summing_warps_k];
+
+    /** The sum over earlier warps of what each has: a barrier between its writing and this, as after it. */
+    __device__ std::uint32_t before(unsigned warp) const {
+        unsigned const lane = threadIdx.x % warp_k;
+        return sum_warp(lane < warp ? of_warps[lane] : 0);
     }
-    unsigned earlier = 0, alike = 0;
-#pragma unroll 4
-    for (unsigned first = 0; first != chunk_k; first += 8) {
-        uint4 const words = *reinterpret_cast<uint4 const*>(codes + first);
-        std::uint32_t const of_words[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-        for (unsigned i = 0; i != 8; ++i) {
-            bool const same = (of_words[i / 2] >> (i % 2 * 16) & 0xFFFF) == code;
-            alike += same, earlier += same && first + i < threadIdx.x;
-        }
+
+    /** Passes by which codes and their count are sorted. */
+    static __device__ unsigned passes_of(std::uint32_t table_rows) {
+        return ceil_divide(32u - static_cast<unsigned>(__clz(static_cast<int>(table_rows))), bits_k);
     }
-    sorted.ranks[column] = code << rank_bits_k | earlier;
-    if (earlier == 0)
-        places[code] = alike;
-}
 
-constexpr unsigned counts_k = 16; // that a thread loads at a time
-
-/** A lane a code: from counts of chunks to where they begin. The block's warps have equal ranges of the chunks. */
-__global__ void __launch_bounds__(threads_k, 2) place_chunks(std::uint32_t table_rows, sorted_columns sorted) {
-    follow_earlier_kernels();
-    __shared__ std::uint32_t of_warps[warps_k][warp_k];
-    unsigned const warp = threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
-    std::uint32_t const code = blockIdx.x * warp_k + lane, range = ceil_divide(sorted.chunks, warps_k);
-    std::uint32_t const begin = warp * range, end = code < table_rows ? min(begin + range, sorted.chunks) : 0;
-    // Calls body(chunk's count) for each, some loaded at a time.
-    auto const for_counts = [&](auto&& body) {
-        for (std::uint32_t chunk = begin; chunk < end; chunk += counts_k) {
-            std::uint32_t loaded[counts_k];
+    /** One pass. @param rounds Columns of a warp, in warps. */
+    __device__ void pass(std::uint32_t const* from, std::uint32_t* to, unsigned rounds, unsigned shift) {
+        unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
+        from += warp * rounds * warp_k;
+        counts[lane][warp] = 0;
+        __syncwarp();
+        std::uint32_t keys[most_rounds_k], ranks[most_rounds_k];
 #pragma unroll
-            for (unsigned i = 0; i != counts_k; ++i)
-                loaded[i] = sorted.places[std::size_t(min(chunk + i, end - 1)) * table_rows + code];
-#pragma unroll
-            for (unsigned i = 0; i != counts_k; ++i)
-                if (chunk + i < end)
-                    body(chunk + i, loaded[i]);
+        for (unsigned round = 0; round != most_rounds_k; ++round) {
+            if (round >= rounds)
+                break;
+            keys[round] = from[round * warp_k + lane];
+            std::uint32_t const digit = keys[round] >> shift & (digits_k - 1);
+            unsigned const alike = __match_any_sync(whole_warp_k, digit);
+            unsigned const earlier = alike & ((1u << lane) - 1);
+            ranks[round] = counts[digit][warp] + __popc(earlier);
+            __syncwarp();
+            if (earlier == 0)
+                counts[digit][warp] += __popc(alike);
+            __syncwarp();
         }
-    };
-    std::uint32_t sum = 0, before = 0;
-    for_counts([&](std::uint32_t, std::uint32_t count) { sum += count; });
-    of_warps[warp][lane] = sum;
-    __syncthreads();
-    for (unsigned other = 0; other != warp; ++other)
-        before += of_warps[other][lane];
-    if (warp == warps_k - 1 && code < table_rows)
-        sorted.totals[code] = before + sum;
-    for_counts([&](std::uint32_t chunk, std::uint32_t count) {
-        sorted.places[std::size_t(chunk) * table_rows + code] = before;
-        before += count;
-    });
-}
-
-constexpr unsigned scan_threads_k = 1024;
-
-/** One block: where every code begins, and its pieces. Both sums run in the halves of one word. */
-__global__ void __launch_bounds__(scan_threads_k) place_codes(std::uint32_t table_rows, sorted_columns sorted) {
-    follow_earlier_kernels();
-    __shared__ unsigned long long warp_sums[scan_threads_k / warp_k];
-    unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
-    unsigned long long before = 0;
-    for (std::uint32_t begin = 0; begin < table_rows; begin += scan_threads_k) {
-        std::uint32_t const code = begin + threadIdx.x;
-        std::uint32_t const total = code < table_rows ? sorted.totals[code] : 0;
-        unsigned long long const own = (static_cast<unsigned long long>(ceil_divide(total, piece_k)) << 32) | total;
-        unsigned long long until = own;
+        __syncthreads();
+        // A warp a digit now: its counts become places.
+        std::uint32_t const own = counts[warp][lane];
+        std::uint32_t until = own;
 #pragma unroll
         for (unsigned step = 1; step != warp_k; step *= 2) {
-            unsigned long long const other = __shfl_up_sync(whole_warp_k, until, step);
-            if (lane >= step)
-                until += other;
+            std::uint32_t const other = __shfl_up_sync(whole_warp_k, until, step);
+            until += lane >= step ? other : 0;
         }
         if (lane == warp_k - 1)
-            warp_sums[warp] = until;
+            of_warps[warp] = until;
         __syncthreads();
-        unsigned long long all = 0;
-        for (unsigned other = 0; other != scan_threads_k / warp_k; ++other) {
-            if (other < warp)
-                until += warp_sums[other];
-            all += warp_sums[other];
+        counts[warp][lane] = before(warp) + until - own;
+        __syncthreads();
+#pragma unroll
+        for (unsigned round = 0; round != most_rounds_k; ++round) {
+            if (round >= rounds)
+                break;
+            to[counts[keys[round] >> shift & (digits_k - 1)][warp] + ranks[round]] = keys[round];
         }
         __syncthreads();
-        unsigned long long const first = before + until - own;
-        if (code < table_rows) {
-            sorted.begins[code] = static_cast<std::uint32_t>(first);
-            sorted.pieces[code] = static_cast<std::uint32_t>(first >> 32);
+    }
+};
+
+/**
+ *  A share's columns and a slice of the values a block: the columns are sorted by their codes, and cut into equal
+ * ranges for groups of threads, each with the slice's vectors. Codes at a range's edges may be those of several groups.
+ */
+__global__ void __launch_bounds__(summing_threads_k, 1)
+    sum_shares(uform_embedding_t embedding, column_shares const shares) {
+    follow_earlier_kernels();
+    extern __shared__ __align__(16) std::uint32_t dynamic[];
+    __shared__ column_sort sort;
+    __shared__ std::uint32_t first_runs[groups_k], last_runs[groups_k], coded_count;
+    std::uint32_t const hidden = embedding.hidden, table_rows = embedding.table_rows, share = blockIdx.y;
+    std::uint32_t const all = min(embedding.columns.counts[0], embedding.columns.active);
+    std::uint32_t const begin = share * shares.columns, columns = begin < all ? min(shares.columns, all - begin) : 0;
+    unsigned const rounds = ceil_divide(columns, summing_threads_k), padded = rounds * summing_threads_k;
+    // Keys move between two buffers, and end in the first, where edges lie once keys are done with.
+    std::uint32_t* const runs = dynamic + max(edge_values_k, padded);
+    float* const edges = reinterpret_cast<float*>(dynamic); // [groups, 2, slice]
+    bool const odd = column_sort::passes_of(table_rows) % 2 != 0;
+    std::uint32_t *keys = odd ? runs : dynamic, *other = odd ? dynamic : runs;
+    unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
+    auto const* const gradient = static_cast<__nv_bfloat16 const*>(embedding.gradient) + std::size_t(begin) * hidden;
+
+    if (blockIdx.x == 0)
+        for (std::uint32_t code = threadIdx.x; code < table_rows; code += summing_threads_k)
+            shares.runs[std::size_t(code) * shares.shares + share] = no_run_k;
+    if (threadIdx.x == 0)
+        coded_count = padded;
+    constexpr unsigned at_once = 4;
+    for (unsigned first = 0; first < rounds; first += at_once) {
+        std::uint32_t codes[at_once];
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            codes[i] = code_of(embedding, begin + min((warp * rounds + first + i) * warp_k + lane, columns - 1));
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i) {
+            if (first + i >= rounds)
+                break;
+            std::uint32_t const within = (warp * rounds + first + i) * warp_k + lane;
+            bool const coded = codes[i] != no_code_k && within < columns;
+            keys[within] = (coded ? codes[i] : table_rows) << share_bits_k | within;
         }
-        before += all;
-    }
-    if (threadIdx.x == 0) {
-        sorted.begins[table_rows] = static_cast<std::uint32_t>(before);
-        sorted.pieces[table_rows] = static_cast<std::uint32_t>(before >> 32);
-    }
-}
-
-/** A column a thread. */
-__global__ void __launch_bounds__(threads_k)
-    sort_columns(std::uint32_t table_rows, std::uint32_t columns, sorted_columns sorted) {
-    follow_earlier_kernels();
-    std::uint32_t const column = blockIdx.x * chunk_k + threadIdx.x;
-    std::uint32_t const ranked = column < columns ? sorted.ranks[column] : no_code_k;
-    if (ranked == no_code_k)
-        return;
-    std::uint32_t const code = ranked >> rank_bits_k, rank = ranked % (1u << rank_bits_k);
-    std::uint32_t const at = sorted.places[std::size_t(blockIdx.x) * table_rows + code] + rank;
-    sorted.order[sorted.begins[code] + at] = column;
-    if (at % piece_k == 0)
-        sorted.piece_codes[sorted.pieces[code] + at / piece_k] = code;
-}
-
-/** A piece a row of the block. */
-__global__ void __launch_bounds__(moving_threads_k, 4) sum_pieces(uform_embedding_t embedding, sorted_columns sorted) {
-    follow_earlier_kernels();
-    extern __shared__ std::uint32_t of_pieces[]; // [rows of the block, piece_k]
-    std::uint32_t* const columns = of_pieces + threadIdx.y * piece_k;
-    std::uint32_t const piece = row_of_thread();
-    std::uint32_t count = 0;
-    if (piece < sorted.pieces[embedding.table_rows]) {
-        std::uint32_t const code = sorted.piece_codes[piece];
-        std::uint32_t const begin = sorted.begins[code] + (piece - sorted.pieces[code]) * piece_k;
-        count = min(piece_k, sorted.begins[code + 1] - begin);
-        for (unsigned i = threadIdx.x; i < count; i += blockDim.x)
-            columns[i] = sorted.order[begin + i];
     }
     __syncthreads();
-    if (count == 0)
-        return;
-    __nv_bfloat16 const* const gradient = static_cast<__nv_bfloat16 const*>(embedding.gradient);
-    constexpr unsigned at_once = 8;
-    for_row_vectors(embedding.hidden, [&](std::uint32_t first) {
+    for (unsigned pass = 0; pass != column_sort::passes_of(table_rows); ++pass) {
+        sort.pass(keys, other, rounds, share_bits_k + pass * column_sort::bits_k);
+        std::uint32_t* const sorted = other;
+        other = keys, keys = sorted;
+    }
+
+    // From codes to the places of their sums.
+    std::uint32_t heads = 0;
+    for (unsigned round = 0; round != rounds; ++round) {
+        unsigned const at = (warp * rounds + round) * warp_k + lane;
+        std::uint32_t const code = keys[at] >> share_bits_k, before = at ? keys[at - 1] >> share_bits_k : no_code_k;
+        heads += __popc(__ballot_sync(whole_warp_k, code != before && code != table_rows));
+        if (code != before && code == table_rows)
+            coded_count = at;
+    }
+    if (lane == 0)
+        sort.of_warps[warp] = heads;
+    __syncthreads();
+    std::uint32_t run = sort.before(warp);
+    for (unsigned round = 0; round != rounds; ++round) {
+        unsigned const at = (warp * rounds + round) * warp_k + lane;
+        std::uint32_t const code = keys[at] >> share_bits_k, before = at ? keys[at - 1] >> share_bits_k : no_code_k;
+        bool const head = code != before && code != table_rows;
+        unsigned const of_warp = __ballot_sync(whole_warp_k, head);
+        std::uint32_t const own = run + __popc(of_warp & (0xFFFFFFFFu >> (warp_k - 1 - lane))) - 1;
+        runs[at] = own << share_bits_k | keys[at] % places_of_share_k;
+        if (head && blockIdx.x == 0)
+            shares.runs[std::size_t(code) * shares.shares + share] = static_cast<std::uint16_t>(own);
+        run += __popc(of_warp);
+    }
+    __syncthreads();
+
+    unsigned const x = threadIdx.x % slice_vectors_k, group = threadIdx.x / slice_vectors_k;
+    std::uint32_t const value = blockIdx.x * slice_k + x * lanes_k;
+    bool const present = value < hidden;
+    float* const sums = shares.sums + std::size_t(share) * shares.runs_capacity * hidden + value;
+    unsigned const range = ceil_divide(coded_count, groups_k);
+    unsigned const range_begin = min(group * range, coded_count), range_end = min(range_begin + range, coded_count);
+    float* const own_edges = edges + group * 2 * slice_k + x * lanes_k;
+    std::uint32_t first_run = no_run_k, current = no_run_k;
+    if (range_begin != range_end) {
+        first_run = current = runs[range_begin] >> share_bits_k;
         floatx8 sum = {};
-        for (unsigned begin = 0; begin < count; begin += at_once) {
+        for (unsigned at = range_begin; at < range_end; at += at_once) {
             bf16x8 loaded[at_once]; // past the end the last one again: a branch would end what runs abreast
-#pragma unroll
-            for (unsigned i = 0; i != at_once; ++i)
-                loaded[i] =
-                    load8(gradient + std::size_t(columns[min(begin + i, count - 1)]) * embedding.hidden + first);
+            std::uint32_t places[at_once];
 #pragma unroll
             for (unsigned i = 0; i != at_once; ++i) {
+                places[i] = runs[min(at + i, range_end - 1)];
+                loaded[i] =
+                    load8(gradient + std::size_t(places[i] % places_of_share_k) * hidden + (present ? value : 0));
+            }
+#pragma unroll
+            for (unsigned i = 0; i != at_once; ++i) {
+                if (at + i >= range_end)
+                    break;
+                std::uint32_t const next = places[i] >> share_bits_k;
+                if (next != current) {
+                    if (current == first_run)
+                        store8(own_edges, sum);
+                    else if (present)
+                        store8(sums + std::size_t(current) * hidden, sum);
+                    current = next, sum = floatx8{};
+                }
                 floatx8 const added = widen(loaded[i]);
 #pragma unroll
                 for (unsigned j = 0; j != lanes_k; ++j)
-                    sum[j] += begin + i < count ? added[j] : 0.f;
+                    sum[j] += added[j];
             }
         }
-        store8(sorted.sums + std::size_t(piece) * embedding.hidden + first, sum);
-    });
+        store8(own_edges + (current == first_run ? 0 : slice_k), sum);
+    }
+    if (x == 0)
+        first_runs[group] = first_run, last_runs[group] = current;
+    __syncthreads();
+
+    // A code's sums at edges, in their order, by the group that has the first of them.
+    auto const finish = [&](std::uint32_t of, float const* edge) {
+        floatx8 sum = load8(edge);
+        for (unsigned later = group + 1; later < groups_k; later += at_once) {
+            bool alike = false;
+#pragma unroll
+            for (unsigned i = 0; i != at_once; ++i) {
+                unsigned const at = min(later + i, groups_k - 1);
+                alike = later + i < groups_k && first_runs[at] == of;
+                floatx8 const added = load8(edges + at * 2 * slice_k + x * lanes_k);
+#pragma unroll
+                for (unsigned j = 0; j != lanes_k; ++j)
+                    sum[j] += alike ? added[j] : 0.f;
+            }
+            if (!alike)
+                break;
+        }
+        if (present)
+            store8(sums + std::size_t(of) * hidden, sum);
+    };
+    if (first_run == no_run_k)
+        return;
+    if (group == 0 || last_runs[group - 1] != first_run)
+        finish(first_run, own_edges);
+    if (current != first_run)
+        finish(current, own_edges + slice_k);
 }
 
-constexpr unsigned groups_k = 16;
-constexpr unsigned tile_k = warp_k * 4; // values of a table's row that one block adds up
+constexpr unsigned adding_threads_k = 128;
+constexpr unsigned tile_k = adding_threads_k * 4; // values of a table's row that one block adds up
 
-/** A code a block: each of its rows sums every so many pieces, then the rows are summed in their order. */
-__global__ void __launch_bounds__(warp_k* groups_k, 2) add_pieces(uform_embedding_t embedding, sorted_columns sorted) {
+/** A code a block: the sums of its shares in their order. */
+__global__ void __launch_bounds__(adding_threads_k)
+    add_shares(uform_embedding_t embedding, column_shares const shares) {
     follow_earlier_kernels();
-    __shared__ float4 group_sums[groups_k][warp_k];
-    std::uint32_t const code = blockIdx.x, value = blockIdx.y * tile_k + threadIdx.x * 4;
-    std::uint32_t const begin = sorted.pieces[code], end = sorted.pieces[code + 1];
-    if (begin == end)
+    std::uint32_t const hidden = embedding.hidden, code = blockIdx.x;
+    std::uint32_t const value = blockIdx.y * tile_k + threadIdx.x * 4;
+    if (value >= hidden)
         return;
-    float4 sum = make_float4(0, 0, 0, 0);
-    if (value < embedding.hidden) {
-        constexpr unsigned at_once = 8;
-        for (std::uint32_t first = begin + threadIdx.y; first < end; first += groups_k * at_once) {
-            float4 loaded[at_once]; // past the end the last one again, as above
+    std::uint16_t const* const runs = shares.runs + std::size_t(code) * shares.shares;
+    float4* const to = reinterpret_cast<float4*>(embedding.table_gradient + std::size_t(code) * hidden + value);
+    float4 sum = *to;
+    bool any = false;
+    constexpr unsigned at_once = 16;
+    for (unsigned first = 0; first < shares.shares; first += at_once) {
+        std::uint32_t places[at_once];
 #pragma unroll
-            for (unsigned i = 0; i != at_once; ++i)
+        for (unsigned i = 0; i != at_once; ++i)
+            places[i] = runs[min(first + i, shares.shares - 1)];
+        float4 loaded[at_once] = {};
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            if (places[i] != no_run_k && first + i < shares.shares)
+                any = true,
                 loaded[i] = *reinterpret_cast<float4 const*>(
-                    sorted.sums + std::size_t(min(first + i * groups_k, end - 1)) * embedding.hidden + value);
+                    shares.sums + (std::size_t(first + i) * shares.runs_capacity + places[i]) * hidden + value);
 #pragma unroll
-            for (unsigned i = 0; i != at_once; ++i)
-                if (first + i * groups_k < end)
-                    sum.x += loaded[i].x, sum.y += loaded[i].y, sum.z += loaded[i].z, sum.w += loaded[i].w;
-        }
+        for (unsigned i = 0; i != at_once; ++i)
+            sum.x += loaded[i].x, sum.y += loaded[i].y, sum.z += loaded[i].z, sum.w += loaded[i].w;
     }
-    group_sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y != 0 || value >= embedding.hidden)
-        return;
-    unsigned const groups = min(groups_k, end - begin);
-    for (unsigned group = 1; group < groups; ++group) {
-        float4 const added = group_sums[group][threadIdx.x];
-        sum.x += added.x, sum.y += added.y, sum.z += added.z, sum.w += added.w;
-    }
-    float4* const to =
-        reinterpret_cast<float4*>(embedding.table_gradient + std::size_t(code) * embedding.hidden + value);
-    float4 const before = *to;
-    *to = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
+    if (any)
+        *to = sum;
 }
 
 } // namespace
 
 std::size_t embedding_workspace_bytes(std::uint32_t hidden, std::uint32_t table_rows, std::uint32_t columns) {
-    return sorted_columns::bytes(hidden, table_rows, columns);
+    return column_shares::bytes(hidden, table_rows, columns);
 }
 
 uform_status_t embedding_forward(uform_stream_t* opaque, uform_embedding_t const* embedding) {
@@ -307,16 +350,13 @@ uform_status_t embedding_backward(uform_stream_t* opaque, uform_embedding_t cons
                     embedding_workspace_bytes(hidden, table_rows, embedding->columns.capacity));
         if (embedding->columns.active == 0)
             return;
-        sorted_columns const sorted(embedding->workspace, hidden, table_rows, embedding->columns.active);
-        launch_early(stream, rank_columns, sorted.chunks, threads_k, 0, *embedding, sorted);
-        launch_early(stream, place_chunks, blocks_for(table_rows, warp_k), threads_k, 0, table_rows, sorted);
-        launch_early(stream, place_codes, 1, scan_threads_k, 0, table_rows, sorted);
-        launch_early(stream, sort_columns, sorted.chunks, threads_k, 0, table_rows, embedding->columns.active, sorted);
-        rows_shape const shape(sorted.pieces_capacity, hidden / lanes_k);
-        launch_early(stream, sum_pieces, shape.grid, shape.block, shape.block.y * piece_k * sizeof(std::uint32_t),
-                     *embedding, sorted);
-        launch_early(stream, add_pieces, dim3(table_rows, ceil_divide(hidden, tile_k)), dim3(warp_k, groups_k), 0,
-                     *embedding, sorted);
+        column_shares const shares(embedding->workspace, hidden, table_rows, embedding->columns.active);
+        unsigned const padded = ceil_divide(shares.columns, summing_threads_k) * summing_threads_k;
+        std::size_t const shared_bytes = (std::size_t(std::max(edge_values_k, padded)) + padded) * sizeof(float);
+        launch_early(stream, sum_shares, dim3(ceil_divide(hidden, slice_k), shares.shares), summing_threads_k,
+                     shared_bytes, *embedding, shares);
+        launch_early(stream, add_shares, dim3(table_rows, ceil_divide(hidden, tile_k)), adding_threads_k, 0, *embedding,
+                     shares);
     });
 }
 

@@ -151,8 +151,20 @@ __global__ void __launch_bounds__(threads_ak, pool_threads_k / threads_ak)
     });
 }
 
-/** A warp a bag: the gradient of each of its columns, through the unit length, then through the mean. */
-__global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t pool, float* __restrict__ gradients) {
+__device__ __forceinline__ void store4(float* to, float4 const& values) { *reinterpret_cast<float4*>(to) = values; }
+
+__device__ __forceinline__ void store4(__nv_bfloat16* to, float4 const& values) {
+    __nv_bfloat162 const pairs[] = {__floats2bfloat162_rn(values.x, values.y),
+                                    __floats2bfloat162_rn(values.z, values.w)};
+    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<uint2 const*>(pairs);
+}
+
+/**
+ *  A warp a bag: the gradient of each of its columns, through the unit length, then through the mean.
+ *  @tparam value_ak As it is written to columns, or wider, to be added before it is rounded.
+ */
+template <typename value_at>
+__global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t pool, value_at* __restrict__ gradients) {
     follow_earlier_kernels();
     std::uint32_t const bag = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
     std::uint32_t const hidden = pool.hidden;
@@ -175,37 +187,51 @@ __global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t poo
     for (std::uint32_t first = lane * 4; first < hidden; first += warp_k * 4) {
         float4 const unit = *reinterpret_cast<float4 const*>(pool.pooled + at + first);
         float4 const slope = *reinterpret_cast<float4 const*>(pool.pooled_gradient + at + first);
-        *reinterpret_cast<float4*>(gradients + at + first) =
-            make_float4(factor * (slope.x - along * unit.x), factor * (slope.y - along * unit.y),
-                        factor * (slope.z - along * unit.z), factor * (slope.w - along * unit.w));
+        store4(gradients + at + first,
+               make_float4(factor * (slope.x - along * unit.x), factor * (slope.y - along * unit.y),
+                           factor * (slope.z - along * unit.z), factor * (slope.w - along * unit.w)));
     }
 }
 
+/** The bag whose gradient a column's is. */
+__device__ __forceinline__ std::uint32_t bag_of(uform_columns_t const& columns, std::uint32_t column,
+                                                std::uint32_t otherwise) {
+    if (column >= columns.counts[0])
+        return otherwise;
+    uform_segment_t const& segment = columns.segments[columns.segment_of[column]];
+    return column - segment.first < segment.pooled ? segment.bag : otherwise;
+}
+
 /** Gradients of bags to their columns. */
-template <bool accumulate_ak>
-__global__ void __launch_bounds__(moving_threads_k, 3)
-    spread_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
+__global__ void __launch_bounds__(moving_threads_k, 4)
+    spread_to_columns(uform_pool_t pool, __nv_bfloat16 const* __restrict__ gradients) {
     follow_earlier_kernels();
-    uform_columns_t const& columns = pool.columns;
-    std::uint32_t const count = columns.counts[0], hidden = pool.hidden;
-    constexpr std::uint32_t not_pooled = accumulate_ak ? left_alone_k : becomes_zero_k;
+    std::uint32_t const hidden = pool.hidden;
     auto* const to = static_cast<__nv_bfloat16*>(pool.gradient);
     move_rows(
-        columns.active, hidden,
-        [&](std::uint32_t column) {
-            if (column >= count)
-                return not_pooled;
-            uform_segment_t const& segment = columns.segments[columns.segment_of[column]];
-            return column - segment.first < segment.pooled ? segment.bag : not_pooled;
+        pool.columns.active, hidden, [&](std::uint32_t column) { return bag_of(pool.columns, column, becomes_zero_k); },
+        [&](std::uint32_t, std::uint32_t bag, std::uint32_t first) {
+            return load8(gradients + std::size_t(bag) * hidden + first);
         },
+        [&](std::uint32_t column, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
+            store8(to + std::size_t(column) * hidden + first, vector);
+        });
+}
+
+/** The same, added to what is there. */
+__global__ void __launch_bounds__(moving_threads_k, 3)
+    add_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
+    follow_earlier_kernels();
+    std::uint32_t const hidden = pool.hidden;
+    auto* const to = static_cast<__nv_bfloat16*>(pool.gradient);
+    move_rows(
+        pool.columns.active, hidden, [&](std::uint32_t column) { return bag_of(pool.columns, column, left_alone_k); },
         [&](std::uint32_t column, std::uint32_t bag, std::uint32_t first) {
             floatx8 values = load8(gradients + std::size_t(bag) * hidden + first);
-            if constexpr (accumulate_ak) {
-                floatx8 const before = widen(load8(to + std::size_t(column) * hidden + first));
+            floatx8 const before = widen(load8(to + std::size_t(column) * hidden + first));
 #pragma unroll
-                for (unsigned i = 0; i != lanes_k; ++i)
-                    values[i] += before[i];
-            }
+            for (unsigned i = 0; i != lanes_k; ++i)
+                values[i] += before[i];
             return narrow(values);
         },
         [&](std::uint32_t column, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
@@ -261,11 +287,15 @@ uform_status_t pool_backward(uform_stream_t* opaque, uform_pool_t const* pool) {
         uform_columns_t const& columns = pool->columns;
         check_bytes("workspace_bytes", pool->workspace_bytes,
                     pool_workspace_bytes(pool->hidden, columns.bags_capacity));
-        float* const gradients = static_cast<float*>(pool->workspace);
-        launch_early(stream, differentiate_bags, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool,
-                     gradients);
-        auto const kernel = pool->accumulate ? spread_to_columns<true> : spread_to_columns<false>;
-        launch_moves(stream, kernel, columns.active, pool->hidden, *pool, gradients);
+        auto const spread = [&](auto* gradients, auto differentiate, auto to_columns) {
+            launch_early(stream, differentiate, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool,
+                         gradients);
+            launch_moves(stream, to_columns, columns.active, pool->hidden, *pool, gradients);
+        };
+        if (pool->accumulate)
+            spread(static_cast<float*>(pool->workspace), differentiate_bags<float>, add_to_columns);
+        else
+            spread(static_cast<__nv_bfloat16*>(pool->workspace), differentiate_bags<__nv_bfloat16>, spread_to_columns);
     });
 }
 

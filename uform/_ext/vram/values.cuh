@@ -46,6 +46,28 @@ __device__ __forceinline__ floatx8 load_scaled(element_at const* row, std::uint3
     return values;
 }
 
+/** Eight values that lie in so many words. */
+template <typename element_at>
+__device__ __forceinline__ floatx8 scale_words(std::uint32_t const (&words)[sizeof(element_at) * lanes_k / 4],
+                                               value_scale scale) {
+    floatx8 values;
+    if constexpr (std::is_same_v<element_at, std::uint8_t>) {
+        // By the mantissa of 2^23, exactly: a conversion of integers takes several times as long.
+#pragma unroll
+        for (unsigned i = 0; i != lanes_k; ++i)
+            values[i] = __uint_as_float(__byte_perm(words[i / 4], 0x4B000000, 0x7440 | i % 4)) - 0x1p23f;
+    } else {
+        static_assert(std::is_same_v<element_at, std::int16_t>);
+#pragma unroll
+        for (unsigned i = 0; i != lanes_k; ++i)
+            values[i] = static_cast<float>(static_cast<std::int16_t>(words[i / 2] >> i % 2 * 16));
+    }
+#pragma unroll
+    for (unsigned i = 0; i != lanes_k; ++i)
+        values[i] = fmaf(values[i], scale.multiplier, scale.offset);
+    return values;
+}
+
 /** Calls `body` with a value of the C++ type of an `uform_element_t`. */
 template <typename body_at> void with_element(std::uint32_t element, body_at&& body) {
     switch (element) {
