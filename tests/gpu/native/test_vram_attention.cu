@@ -1,6 +1,6 @@
 /**
  *  Attention within segments against naive loops in double; `--bench` times the encoder's shapes, `--short` leaves out
- *  the longest segment.
+ *  the longest segment, `--few` all but what is small enough for sanitizers.
  */
 #include <random>
 
@@ -16,6 +16,8 @@ using uform::vram::attention_problem;
 using uform::vram::attention_scratch_floats;
 
 constexpr std::uint32_t width_k = 64;
+/** As `owned_columns`: backward by Hopper's units, whatever it would choose. */
+constexpr std::uint32_t units_k = 0;
 constexpr double scale_k = 0.125;
 
 uform::vram::stream& on() { return uform::vram::stream::of(stream()); }
@@ -32,6 +34,29 @@ template <typename body_at> void for_classes(body_at&& body) {
     on().gpu_class = uform_gpu_class_ampere_k;
     body();
     on().gpu_class = own;
+}
+
+/** Backward, on Hopper by units where they are asked for: by so few blocks that each has several. */
+void launch_backward(attention_problem const& problem) {
+#if UFORM_WITH_SM90
+    if (problem.owned_columns == units_k) {
+        int const own = on().multiprocessors;
+        on().multiprocessors = 2;
+        uform::vram::sm90::launch_attention_units_backward(on(), problem);
+        on().multiprocessors = own;
+        return;
+    }
+#endif
+    uform::vram::launch_attention_backward(on(), problem);
+}
+
+/** The ways of backward that the GPU's class has for segments so long. */
+std::vector<std::uint32_t> with_units(std::vector<std::uint32_t> owned, [[maybe_unused]] std::uint32_t longest) {
+#if UFORM_WITH_SM90
+    if (on().gpu_class == uform_gpu_class_hopper_k && longest <= uform::vram::attention_unit_columns_k)
+        owned.push_back(units_k);
+#endif
+    return owned;
 }
 
 bf16 from_bits(std::uint16_t bits) { return __nv_bfloat16_raw{bits}; }
@@ -92,7 +117,7 @@ struct attention_case {
         problem.turn_back = turned;
         uform::vram::launch_attention_forward(on(), problem);
         synchronize();
-        uform::vram::launch_attention_backward(on(), problem);
+        launch_backward(problem);
         synchronize();
     }
 
@@ -162,8 +187,10 @@ void check_case(std::string const& name, attention_case& one, std::vector<std::u
     attention_outputs<double> const expected = naive<double>(one);
     attention_outputs<float> const rough = naive<float>(one);
     for_classes([&] {
-        for (std::uint32_t owned_columns : owned) {
-            std::string const label = of_class() + name + ", owned " + std::to_string(owned_columns) + ": ";
+        for (std::uint32_t owned_columns : with_units(owned, one.fixture.view.longest)) {
+            std::string const label =
+                of_class() + name +
+                (owned_columns == units_k ? ", units: " : ", owned " + std::to_string(owned_columns) + ": ");
             one.run(owned_columns);
             attention_outputs<float> const got = download(one);
             check_close(label + "attended", got.attended, rough.attended, expected.attended);
@@ -191,13 +218,8 @@ void check_case(std::string const& name, std::vector<std::uint32_t> const& lengt
 }
 
 /** Segments of one, two and three axes. */
-void check_turned() {
-    attention_case one({{40, 1, {39, 0, 0}, 40, 0, 0},
-                        {113, 2, {8, 14, 0}, 113, 1, 0},
-                        {145, 3, {4, 6, 6}, 145, 2, 0},
-                        {297, 1, {296, 0, 0}, 297, 3, 0},
-                        {61, 2, {3, 20, 0}, 61, 4, 0}},
-                       3, 1, 41, true);
+void check_turned(std::vector<columns_fixture::shape> const& shapes) {
+    attention_case one(shapes, 3, 1, 41, true);
     check_case("turned back", one, {128, 4096});
 }
 
@@ -227,7 +249,8 @@ void check_leaks(std::vector<std::uint32_t> const& lengths, std::size_t loud, st
             for (std::size_t head = 0; head != one.heads; ++head)
                 same &= quiet.log_sums[head * one.count + row] == shouted.log_sums[head * one.count + row];
         }
-    check(of_class() + "no leak from segment " + std::to_string(loud) + ", owned " + std::to_string(owned_columns),
+    check(of_class() + "no leak from segment " + std::to_string(loud) +
+              (owned_columns == units_k ? ", units" : ", owned " + std::to_string(owned_columns)),
           same);
 }
 
@@ -324,6 +347,12 @@ std::vector<std::uint32_t> random_lengths(unsigned seed, std::size_t count, std:
     return lengths;
 }
 
+/** What sanitizers watch: segments within a unit, beside each other, and before what lies past the count. */
+void check_few() {
+    check_case("1, 2, 3 beside 256", {1, 2, 3, 256, 2, 1}, 2, 1, {128});
+    check_case("long ones that meet", {150, 20, 180, 33, 140}, 1, 1, {128});
+}
+
 void check_all(bool with_longest) {
     using lengths_t = std::vector<std::uint32_t>;
     check_case("one column", {1}, 1, 1, {128});
@@ -333,14 +362,25 @@ void check_all(bool with_longest) {
     check_case("129 and 127", {129, 127, 128, 1}, 2, 1, {128, 4096});
     check_case("whole blocks", {64, 64, 128, 256, 512, 32, 32, 64}, 1, 1, {128, 256, 1024});
     check_case("long ones that meet", {150, 20, 180, 300, 33, 140}, 2, 1, {128, 160, 4096});
+    check_case("whole units", {256, 256, 64, 192, 128, 128}, 3, 1, {128});
+    check_case("units that meet", {255, 2, 254, 193, 64, 1, 256, 100}, 2, 1, {128});
     check_case("short ones", random_lengths(3, 40, 60), 2, 1, {128});
     check_case("mixed ones", random_lengths(5, 12, 400), 2, 1, {128, 200, 4096});
+    check_case("mixed ones of units", random_lengths(6, 15, 256), 5, 1, {128, 4096});
     check_case("large scores", random_lengths(7, 10, 200), 2, 4, {128, 4096});
     check_case("small scores", random_lengths(9, 10, 200), 1, 0.01f, {128, 4096});
-    check_turned();
+    check_turned({{40, 1, {39, 0, 0}, 40, 0, 0},
+                  {113, 2, {8, 14, 0}, 113, 1, 0},
+                  {145, 3, {4, 6, 6}, 145, 2, 0},
+                  {297, 1, {296, 0, 0}, 297, 3, 0},
+                  {61, 2, {3, 20, 0}, 61, 4, 0}});
+    check_turned({{256, 1, {255, 0, 0}, 256, 0, 0}, {113, 2, {8, 14, 0}, 113, 1, 0}, {145, 3, {4, 6, 6}, 145, 2, 0}});
     for (std::uint32_t owned : {128u, 4096u})
         for (std::size_t loud : {0u, 1u, 3u, 5u})
             for_classes([&] { check_leaks({40, 7, 300, 129, 64, 20, 50}, loud, owned); });
+    for (std::size_t loud : {0u, 2u, 3u, 6u})
+        for (std::uint32_t owned : with_units({}, 256))
+            check_leaks({40, 7, 250, 129, 64, 20, 50}, loud, owned);
     if (with_longest)
         check_longest(65'535);
 }
@@ -410,6 +450,10 @@ void bench() {
 
 int main(int count, char** arguments) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    if (asked(count, arguments, "--few")) {
+        check_few();
+        return native_test::report();
+    }
     check_all(!asked(count, arguments, "--short"));
     if (wants_bench(count, arguments))
         bench();

@@ -16,6 +16,9 @@ namespace uform::vram {
 /** Columns that a thread block works on at a time: queries in forward, keys and values in backward. */
 inline constexpr std::uint32_t attention_block_k = 128;
 
+/** The longest segment that Hopper's blocks of threads take as a whole in backward. */
+inline constexpr std::uint32_t attention_unit_columns_k = 256;
+
 /** Queries whose gradients are summed in one contiguous piece of the scratch memory. */
 inline constexpr std::uint32_t attention_unit_k = 32;
 
@@ -63,6 +66,12 @@ namespace sm90 {
  */
 void launch_attention_forward(stream const& on, attention_problem const& problem);
 void launch_attention_backward(stream const& on, attention_problem const& problem);
+
+/**
+ *  The same where no segment is longer than `attention_unit_columns_k`: faster where there are long ones, and units
+ *  enough for all multiprocessors. Called by `launch_attention_backward`.
+ */
+void launch_attention_units_backward(stream const& on, attention_problem const& problem);
 
 } // namespace sm90
 

@@ -1,5 +1,6 @@
 /**
- *  Backward by Hopper's products. A group of warps takes the gradients of its 64 keys and values, over all queries that
+ *  Backward by Hopper's products, of segments of any length: see `attention_units_sm90.cu` for those that a block of
+ *  threads has as a whole. A group of warps takes the gradients of its 64 keys and values, over all queries that
  *  meet them, and then those of its 64 queries over all keys: scores are made twice, which costs two products of seven,
  *  but nothing is summed outside of registers, and no group waits for another's results.
  */
@@ -14,6 +15,9 @@ namespace {
 constexpr unsigned slice_k = 32;          // queries whose scores a group holds at a time beside the sums of its keys
 constexpr unsigned chunk_k = 16;          // passing boxes of which the rows' values are there at a time
 constexpr unsigned longest_alone_k = 256; // of longer segments, `along` is computed once, by a kernel of its own
+
+// Whole segments are a block's work where they are longer, and where so many units are each multiprocessor's.
+constexpr unsigned longer_than_k = 128, units_each_k = 4;
 
 struct backward_memory {
     boxes_of<own_boxes_k> queries, keys, values, gradients;
@@ -323,6 +327,9 @@ void launch_attention_backward(stream const& on, attention_problem const& proble
     std::size_t const hidden = std::size_t(problem.heads) * head_width_k, rows = problem.columns.active;
     if (rows == 0)
         return;
+    if (longer_than_k < problem.columns.longest && problem.columns.longest <= attention_unit_columns_k &&
+        blocks_for(rows, attention_unit_columns_k) * problem.heads >= units_each_k * unsigned(on.multiprocessors))
+        return launch_attention_units_backward(on, problem);
     bool const along_known = problem.columns.longest > longest_alone_k;
     if (along_known) {
         attention_problem all = problem;
