@@ -8,6 +8,7 @@ Tests marked `alone` take the GPU's memory or measure it; the others may run in 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def replicas(request: pytest.FixtureRequest, gpu: uform.Executor) -> uform.Execu
 @pytest.fixture(scope="session")
 def ram() -> uform.Executor:
     return uform.Executor.for_ram()
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the programs: UFORM_GPU_PROGRAMS where they were built elsewhere, else built here."""
+    built = os.environ.get("UFORM_GPU_PROGRAMS")
+    if built:
+        return Path(built)
+    from tools.build.gpu_programs import build_gpu_programs
+
+    return next(iter(build_gpu_programs().values())).parent
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

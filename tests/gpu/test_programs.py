@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -13,17 +12,6 @@ from tests.gpu.record import ROOT, figures
 pytestmark = pytest.mark.alone
 
 NAMES = sorted(source.stem for source in (ROOT / "tests" / "gpu" / "native").glob("*.cu"))
-
-
-@pytest.fixture(scope="session")
-def programs() -> Path:
-    """The folder of the programs: UFORM_GPU_PROGRAMS where they were built elsewhere, else built here."""
-    built = os.environ.get("UFORM_GPU_PROGRAMS")
-    if built:
-        return Path(built)
-    from tools.build.gpu_programs import build_gpu_programs
-
-    return next(iter(build_gpu_programs().values())).parent
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,7 @@
-"""Whole steps, captured ones among them, under compute-sanitizer: no access out of bounds, no race in shared memory."""
+"""Under compute-sanitizer: no access out of bounds, no race in shared memory.
+
+Whole steps, captured ones among them, and programs for the kernels that such small steps do not reach.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +32,13 @@ def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
     )
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
     assert "done" in finished.stdout
+
+
+@pytest.mark.skipif(FOUND is None, reason="compute-sanitizer is not installed")
+@pytest.mark.parametrize(("name", "size"), [("test_vram_attention", "--few"), ("test_vram_heads", "--small")])
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_small_problems(tool: str, name: str, size: str, programs: Path) -> None:
+    watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), programs / name, size]
+    finished = subprocess.run(watched, capture_output=True, text=True, timeout=400)
+    assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
+    assert " passed, 0 failed" in finished.stdout
