@@ -38,7 +38,7 @@ def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
 @pytest.mark.parametrize(("name", "size"), [("test_vram_attention", "--few"), ("test_vram_heads", "--small")])
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_small_problems(tool: str, name: str, size: str, programs: Path) -> None:
-    watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), programs / name, size]
+    watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), str(programs / name), size]
     finished = subprocess.run(watched, capture_output=True, text=True, timeout=400)
     assert finished.returncode == 0, finished.stdout[-6000:] + finished.stderr[-2000:]
     assert " passed, 0 failed" in finished.stdout

@@ -75,17 +75,15 @@ struct unit_memory {
     /** By one thread. */
     __device__ __forceinline__ void init() {
         of_gradients.init(), of_queries.init(), of_keys.init();
-        rows_there.init(unit_warps_k), deltas_there.init(unit_warps_k);
+        rows_there.init(unit_threads_k), deltas_there.init(unit_threads_k);
         hopper::barriers_are_ready();
     }
 };
 static_assert(sizeof(unit_memory) <= 227 * 1024);
 
-/** An arrival for this warp. */
+/** An arrival for this thread: it shows what the thread itself has written. */
 __device__ __forceinline__ void arrive(hopper::barrier const& at) {
-    __syncwarp();
-    if (threadIdx.x % warp_k == 0)
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at.place()) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at.place()) : "memory");
 }
 
 /** Brings a box nearer, into the L2 cache. */
@@ -457,8 +455,8 @@ struct unit_work {
         }
         if (threadIdx.x == 0 && next.columns != 0)
             memory.units[parity] = walk.finish(problem, count);
-        __syncwarp();
         arrive(memory.rows_there);
+        __syncwarp(); // products need all lanes together
         products_wait<0>();
         fence_sums(query_sums[0]);
         release_keys(next);
