@@ -118,7 +118,7 @@ def test_a_step_is_measured_on_ram() -> None:
 
 def programs(name: str, *arguments: str) -> str:
     """What each program prints."""
-    return {(operations.PROGRAM,): PRINTED, (attention.PROGRAM, "--bench"): ATTENTION}[name, *arguments]
+    return {(operations.PROGRAM,): PRINTED, (attention.PROGRAM, "--bench", "--unchecked"): ATTENTION}[name, *arguments]
 
 
 class FakeGpu:

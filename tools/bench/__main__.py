@@ -50,7 +50,7 @@ def measure_steps(gpu: Gpu, peer: Path | None) -> Iterator[dict[str, Any]]:
 
 def measure_attention(gpu: Gpu, peer: Path | None) -> list[attention.Row]:
     """Ours, then the peer's."""
-    rows = attention.our_rows(operations.run_program(attention.PROGRAM, "--bench"))
+    rows = attention.our_rows(operations.run_program(attention.PROGRAM, "--bench", "--unchecked"))
     script = peer.with_name("peer_attention.py") if peer else None
     if script and script.exists():
         rows += attention.peer_rows(measure_process([script], gpu).lines)

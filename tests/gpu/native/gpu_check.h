@@ -316,6 +316,9 @@ inline bool asked(int count, char** arguments, std::string_view option) {
     return std::find(arguments + 1, arguments + count, option) != arguments + count;
 }
 
+/** Whether the program is to check: `--unchecked` leaves that out, before timings or under a profiler. */
+inline bool wants_checks(int count, char** arguments) { return !asked(count, arguments, "--unchecked"); }
+
 /** Whether the program was asked to time. */
 inline bool wants_bench(int count, char** arguments) { return asked(count, arguments, "--bench"); }
 

@@ -454,7 +454,8 @@ int main(int count, char** arguments) {
         check_few();
         return native_test::report();
     }
-    check_all(!asked(count, arguments, "--short"));
+    if (wants_checks(count, arguments))
+        check_all(!asked(count, arguments, "--short"));
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

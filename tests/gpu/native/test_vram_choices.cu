@@ -224,9 +224,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     check_choices({}, 64, 1);
     check_choices({1}, 64, 1);
     check_choices({3, 4}, 72, 1);
@@ -237,6 +235,13 @@ int main(int count, char** arguments) {
     check_choices({5, 2, 7}, 4096, 1);
     check_choices({300, 2, 7, 500}, 1032, 1); // more rows than are at hand, rows narrower than a block
     check_choices(uneven(300, 3), 72, 1);     // more parts than are read at a time
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

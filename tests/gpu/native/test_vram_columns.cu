@@ -42,13 +42,18 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     test_expand("expand mixed", mixed_shapes(), how::direct);
     test_expand("expand odd", odd_segments(), how::captured);
     test_expand("expand many", odd_segments(3000), how::direct);
     test_expand("expand none", {}, how::direct);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

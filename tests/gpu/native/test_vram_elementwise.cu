@@ -115,9 +115,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     using vram::rotary_direction;
     for (std::uint32_t heads : {1u, 3u, 8u, 17u}) {
         check("rotary twice", same_bits(rotary_case(heads, rotary_direction::forward, how::direct),
@@ -129,6 +127,13 @@ int main(int count, char** arguments) {
               same_bits(geglu_case(37, inner, false, how::direct), geglu_case(37, inner, true, how::captured)));
     geglu_case(0, 128, false, how::direct);
     test_extreme_gates();
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -109,7 +109,7 @@ void check_all() {
 } // namespace
 
 int main(int count, char** arguments) {
-    if (!asked(count, arguments, "--unchecked")) // for a profiler
+    if (wants_checks(count, arguments))
         check_all();
     if (wants_bench(count, arguments))
         bench();

@@ -437,31 +437,42 @@ void bench(std::uint32_t columns, block_extents const& extents, std::uint32_t le
 
 std::string class_name(int gpu_class) { return std::string("class ").append(std::to_string(gpu_class)); }
 
-} // namespace
+constexpr block_extents small_k{128, 192}, odd_k{192, 320};
 
-int main(int count, char** arguments) {
-    std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    block_extents const small{128, 192}, odd{192, 320};
-    test_reference("h128", small);
-    test_reference("h192", odd);
-    if (asked(count, arguments, "--reference"))
-        return native_test::report();
+void check_reference() {
+    test_reference("h128", small_k);
+    test_reference("h192", odd_k);
+}
+
+void check_all() {
     uform::vram::stream& on = uform::vram::stream::of(stream());
     std::vector<int> classes{on.gpu_class};
     if (on.gpu_class != uform_gpu_class_ampere_k)
         classes.push_back(uform_gpu_class_ampere_k);
     for (int gpu_class : classes) {
         int const own = std::exchange(on.gpu_class, gpu_class);
-        test_operations(class_name(gpu_class).append(" h128"), small);
-        test_operations(class_name(gpu_class).append(" h192"), odd);
+        test_operations(class_name(gpu_class).append(" h128"), small_k);
+        test_operations(class_name(gpu_class).append(" h192"), odd_k);
         on.gpu_class = own;
     }
-    test_empty(small);
+    test_empty(small_k);
     for (int gpu_class : classes) {
         int const own = std::exchange(on.gpu_class, gpu_class);
-        test_whole(class_name(gpu_class), odd);
+        test_whole(class_name(gpu_class), odd_k);
         on.gpu_class = own;
     }
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    if (wants_checks(count, arguments))
+        check_reference();
+    if (asked(count, arguments, "--reference"))
+        return native_test::report();
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments)) {
         bench(65536, {512, 1408}, 256);
         bench(65536, {768, 2048}, 256);

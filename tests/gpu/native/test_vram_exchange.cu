@@ -162,14 +162,9 @@ void bench(std::vector<std::int32_t> const& indices) {
                 double(count) * sizeof(float) * many / (time * 1e-3) * 1e-9);
 }
 
-} // namespace
+using device_sets = std::vector<std::vector<std::int32_t>>;
 
-int main(int count, char** arguments) {
-    int gpus = 0;
-    require(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    std::vector<std::vector<std::int32_t>> sets = {{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}};
-    if (gpus > 1)
-        sets.insert(sets.end(), {{0, 1}, {1, 0, 1}});
+void check_all(device_sets const& sets) {
     for (auto const& indices : sets) {
         for (std::size_t values : {1u, 3u, 64u, 1000u, 100003u}) {
             test_sum<float>("reduce_sum", indices, values, false, vram::reduce_sum);
@@ -180,6 +175,18 @@ int main(int count, char** arguments) {
         test_order(indices);
     }
     test_sum<float>("reduce_sum", {0, 0, 0}, 9'000'001, true, vram::reduce_sum); // more than one bounce
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    int gpus = 0;
+    require(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+    device_sets sets = {{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}};
+    if (gpus > 1)
+        sets.insert(sets.end(), {{0, 1}, {1, 0, 1}});
+    if (wants_checks(count, arguments))
+        check_all(sets);
     if (wants_bench(count, arguments))
         for (auto const& indices : sets)
             if (indices.size() == 2)

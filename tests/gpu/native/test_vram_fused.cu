@@ -205,10 +205,7 @@ void bench(std::uint32_t rows, std::uint32_t hidden, std::uint32_t inner) {
     });
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
-    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+void check_all() {
     int const own = on().gpu_class;
     for (extents const& one : {extents{128, 128, 64, 64}, extents{1, 1, 64, 64}, extents{333, 300, 128, 192},
                                extents{200, 77, 192, 72}, extents{4099, 4000, 512, 1408}, extents{65, 0, 64, 128}})
@@ -217,6 +214,14 @@ int main(int count, char** arguments) {
         test_squares(one, own);
     for (std::uint32_t hidden : {64u, 192u, 512u})
         test_turned(mixed_shapes(), hidden, own);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments)) {
         bench(65536, 512, 1408);
         bench(65536, 768, 2048);

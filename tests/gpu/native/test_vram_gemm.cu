@@ -382,22 +382,25 @@ void test_large() {
     test_weight_gradient(given);
 }
 
+void check_all(bool hopper) {
+    test_refusals();
+    test_family(gemm_family_of(on()).name);
+    if (hopper) {
+        int const own = std::exchange(on().gpu_class, uform_gpu_class_ampere_k);
+        test_family(gemm_family_of(on()).name);
+        on().gpu_class = own;
+    }
+    test_large();
+}
+
 } // namespace
 
 int main(int count, char** arguments) {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
-    int const own = on().gpu_class;
-    bool const hopper = own == uform_gpu_class_hopper_k;
-    test_refusals();
-    test_family(gemm_family_of(on()).name);
-    if (hopper) {
-        on().gpu_class = uform_gpu_class_ampere_k;
-        test_family(gemm_family_of(on()).name);
-        on().gpu_class = own;
-    }
-    if (wants_bench(count, arguments)) {
-        test_large();
+    bool const hopper = on().gpu_class == uform_gpu_class_hopper_k;
+    if (wants_checks(count, arguments))
+        check_all(hopper);
+    if (wants_bench(count, arguments))
         bench(hopper);
-    }
     return native_test::report();
 }

@@ -377,7 +377,7 @@ void check_all(bool large) {
 } // namespace
 
 int main(int count, char** arguments) {
-    if (!asked(count, arguments, "--unchecked")) // for a profiler
+    if (wants_checks(count, arguments))
         check_all(!asked(count, arguments, "--small"));
     if (wants_bench(count, arguments))
         bench();

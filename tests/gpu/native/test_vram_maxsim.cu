@@ -449,7 +449,7 @@ void bench(std::uint32_t queries, std::uint32_t query_length, std::uint32_t docu
 
 int main(int count, char** arguments) {
     ram_device const device(2);
-    if (!asked(count, arguments, "--unchecked")) { // for a profiler
+    if (wants_checks(count, arguments)) {
         check_losses(device);
         check_maxsim(device);
         check_vectors(64, 8, 5, device);

@@ -119,9 +119,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     for (std::uint32_t hidden : {64u, 192u, 512u, 576u, 768u, 1024u, 1088u, 1984u, 2112u, 4160u, 16384u}) {
         auto const shapes = odd_segments(hidden > 2048 ? 3 : 20);
         check("norm twice " + std::to_string(hidden),
@@ -129,6 +127,13 @@ int main(int count, char** arguments) {
     }
     run_case(equal_segments(90, 251), 64, how::direct); // as many parts as there may be
     run_case({}, 512, how::direct);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -172,9 +172,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     for (std::size_t alignment : {16u, 1u})
         for (double max_norm : {1.0, 0.0}) {
             std::string const name = "update aligned to " + std::to_string(alignment);
@@ -182,6 +180,13 @@ int main(int count, char** arguments) {
                                              run_case(name, mixed_spans(), alignment, max_norm, how::captured)));
         }
     run_case("update of one value", {{1, 0, uform_parameter_kind_plain_k}}, 16, 1, how::direct);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -737,7 +737,7 @@ int main(int count, char** arguments) {
     ram_device const device(2);
     if (asked(count, arguments, "--few")) {
         check_few(device);
-    } else if (!asked(count, arguments, "--unchecked")) { // for a profiler
+    } else if (wants_checks(count, arguments)) {
         check_all(device, gpu);
         check_extremes(device, gpu);
         if (!asked(count, arguments, "--small")) // a sanitizer has enough with the rest

@@ -131,9 +131,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     auto const twice = [](auto element_value, uform_element_t element, float multiplier, float offset,
                           std::uint32_t hidden, std::uint32_t width, std::uint32_t patches) {
         using element_t = decltype(element_value);
@@ -153,6 +151,13 @@ int main(int count, char** arguments) {
     twice(float{}, uform_element_float32_k, 0.01f, 0.5f, 576, 768, 130);
     twice(float{}, uform_element_float32_k, 0.01f, 0.5f, 64, 1, 1);
     run_case<std::uint8_t>(uform_element_uint8_k, 1, 0, 64, 48, 0, how::direct);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -133,9 +133,7 @@ void bench() {
         }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     for (std::uint32_t hidden : {64u, 192u, 512u, 576u, 1088u, 4160u}) {
         auto const shapes = scattered_bags(hidden > 1000 ? 9 : 75);
         check("pool twice",
@@ -147,6 +145,13 @@ int main(int count, char** arguments) {
     run_case(equal_segments(200, 9), 192, false, how::direct);
     run_case(odd_segments(4), 128, true, how::direct);
     run_case({}, 64, false, how::direct);
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

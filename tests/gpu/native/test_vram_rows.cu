@@ -93,15 +93,20 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     for (std::uint32_t accumulate : {0u, 1u})
         for (rows_case const& shape : {rows_case{64, 400, 150, accumulate},
                                        {576, 401, 400, accumulate},
                                        {2112, 50, 1, accumulate},
                                        {64, 31, 0, accumulate}})
             check("rows twice", same_bits(run_case(shape, how::direct), run_case(shape, how::captured)));
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();

@@ -241,9 +241,7 @@ void bench() {
     }
 }
 
-} // namespace
-
-int main(int count, char** arguments) {
+void check_all() {
     for (std::int32_t scalar : scalars_k)
         for (narrow_case const& shape :
              {narrow_case{301, 64, true, 0, 0}, narrow_case{301, 64, false, 0, 0}, narrow_case{2000, 512, true, 0, 0},
@@ -259,6 +257,13 @@ int main(int count, char** arguments) {
     test_widen_all<float>();
     test_widen_all<__nv_bfloat16>();
     test_refusals();
+}
+
+} // namespace
+
+int main(int count, char** arguments) {
+    if (wants_checks(count, arguments))
+        check_all();
     if (wants_bench(count, arguments))
         bench();
     return native_test::report();
