@@ -165,6 +165,19 @@ __device__ __forceinline__ void copy_box(std::byte* to, box_column from, unsigne
     hopper::copy_box(shared_place(to), *from.map, static_cast<int>(from.column), static_cast<int>(row), arrived);
 }
 
+/** This warp has read what `readings` counts for. True for one thread: so have all `warps_ak`, it may write there. */
+template <unsigned warps_ak> __device__ __forceinline__ bool read_by_all(unsigned& readings) {
+    __syncwarp();
+    if (threadIdx.x % warp_k != 0)
+        return false;
+    unsigned before;
+    asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "r"(shared_place(&readings))
+                 : "memory");
+    return before % warps_ak == warps_ak - 1;
+}
+
 /** The stages through which pairs of boxes pass, and who has read them. */
 struct passing_memory {
     boxes_of<2> stages[stages_k];
@@ -189,15 +202,7 @@ struct passing_memory {
     __device__ __forceinline__ void wait(unsigned step) const { full[step % stages_k].wait(step / stages_k % 2); }
     /** This warp needs a step's boxes no more. True for one thread: all warps have said so, it may copy there. */
     __device__ __forceinline__ bool release(unsigned step) {
-        __syncwarp();
-        if (threadIdx.x % warp_k != 0)
-            return false;
-        unsigned before;
-        asm volatile("atom.acq_rel.cta.shared::cta.add.u32 %0, [%1], 1;"
-                     : "=r"(before)
-                     : "r"(shared_place(&readings[step % stages_k]))
-                     : "memory");
-        return before % block_warps_k == block_warps_k - 1;
+        return read_by_all<block_warps_k>(readings[step % stages_k]);
     }
     /** Clears what lies past the count in a step's boxes, for the products of this thread's group. */
     __device__ __forceinline__ void clear(unsigned step, unsigned column, unsigned count) {

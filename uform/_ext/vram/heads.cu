@@ -110,18 +110,8 @@ __global__ void __launch_bounds__(loss_threads_k, 2)
     unsigned const count = *parts_used;
     if (at >= values || count == 0)
         return;
-    constexpr unsigned at_once = 16; // parts that a thread loads at a time
-    float4 sum = *reinterpret_cast<float4 const*>(weight_gradient + at), added = make_float4(0, 0, 0, 0);
-    for (unsigned begin = 0; begin < count; begin += at_once) {
-        float4 loaded[at_once]; // past the last part that one again: a branch would end what runs abreast
-#pragma unroll
-        for (unsigned i = 0; i != at_once; ++i)
-            loaded[i] = *reinterpret_cast<float4 const*>(parts + min(begin + i, count - 1) * values + at);
-#pragma unroll
-        for (unsigned i = 0; i != at_once; ++i)
-            if (begin + i < count)
-                added.x += loaded[i].x, added.y += loaded[i].y, added.z += loaded[i].z, added.w += loaded[i].w;
-    }
+    float4 const added = sum_of_parts(parts, count, values, at);
+    float4 sum = *reinterpret_cast<float4 const*>(weight_gradient + at);
     sum.x += added.x, sum.y += added.y, sum.z += added.z, sum.w += added.w;
     *reinterpret_cast<float4*>(weight_gradient + at) = sum;
 }

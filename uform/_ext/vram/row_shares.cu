@@ -7,7 +7,6 @@ namespace uform::vram {
 namespace {
 
 constexpr unsigned threads_k = 256;
-constexpr unsigned at_once_k = 16; // parts that a thread loads at a time
 
 __global__ void __launch_bounds__(threads_k, 2)
     sum_parts(row_shares shares, float const* __restrict__ parts, std::size_t values, float* __restrict__ to) {
@@ -16,17 +15,7 @@ __global__ void __launch_bounds__(threads_k, 2)
     if (at >= values || rows == 0)
         return;
     unsigned const count = static_cast<unsigned>(ceil_divide(rows, shares.share(rows)));
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (unsigned begin = 0; begin < count; begin += at_once_k) {
-        float4 loaded[at_once_k]; // past the last part that one again: a branch would end what runs abreast
-#pragma unroll
-        for (unsigned i = 0; i != at_once_k; ++i)
-            loaded[i] = *reinterpret_cast<float4 const*>(parts + min(begin + i, count - 1) * values + at);
-#pragma unroll
-        for (unsigned i = 0; i != at_once_k; ++i)
-            if (begin + i < count)
-                sum.x += loaded[i].x, sum.y += loaded[i].y, sum.z += loaded[i].z, sum.w += loaded[i].w;
-    }
+    float4 const sum = sum_of_parts(parts, count, values, at);
     to[at] += sum.x, to[at + 1] += sum.y, to[at + 2] += sum.z, to[at + 3] += sum.w;
 }
 

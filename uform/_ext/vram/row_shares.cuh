@@ -34,6 +34,24 @@ struct row_shares {
     }
 };
 
+/** The sum of four values of each of the first parts [count, values], from `at` on, in the parts' order. */
+__device__ __forceinline__ float4 sum_of_parts(float const* __restrict__ parts, unsigned count, std::size_t values,
+                                               std::size_t at) {
+    constexpr unsigned at_once = 16; // parts that a thread loads at a time
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (unsigned begin = 0; begin < count; begin += at_once) {
+        float4 loaded[at_once]; // past the last part that one again: a branch would end what runs abreast
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            loaded[i] = *reinterpret_cast<float4 const*>(parts + min(begin + i, count - 1) * values + at);
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i)
+            if (begin + i < count)
+                sum.x += loaded[i].x, sum.y += loaded[i].y, sum.z += loaded[i].z, sum.w += loaded[i].w;
+    }
+    return sum;
+}
+
 /** to += the parts [splits, values] of those shares that have rows. @param values A multiple of 4. */
 void add_parts(stream const&, row_shares const&, float const* parts, std::size_t values, float* to);
 
