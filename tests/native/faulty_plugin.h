@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
@@ -29,6 +30,8 @@ enum class fault {
     parameter_of_no_bound,
     parameter_out_of_bounds,
     parameter_without_place,
+    parameter_out_of_later_bounds,
+    coverings_without_place,
     term_without_name,
     term_of_endless_weight,
     term_of_no_weight,
@@ -45,6 +48,23 @@ enum class fault {
     plan_throws,
     plan_says_nothing,
     plan_says_why,
+    pairs_without_place,
+    random_without_place,
+    counted_of_no_index,
+    notice_of_no_device,
+    notice_from_no_rank,
+    rows_without_slots,
+    rows_of_no_slot,
+    covers_nothing,
+    covers_without_places,
+    covers_without_actions,
+    covers_descending,
+    covers_twice,
+    covers_again,
+    covers_past_the_end,
+    covers_by_no_action,
+    covers_without_bytes,
+    covers_late,
     throws,
     throws_no_exception,
     unknown_status,
@@ -59,6 +79,7 @@ enum class fault {
 
 inline fault current;
 inline uint32_t term_handle, parameter_handle;
+inline size_t covered_capacity; /* as it is told when a run is made */
 
 inline void spoil_request(uform_parameter_request_t& request) {
     switch (current) {
@@ -95,6 +116,9 @@ inline void spoil_request(uform_parameter_request_t& request) {
     case fault::parameter_out_of_bounds:
         request.minimum = 1, request.maximum = 3;
         break;
+    case fault::parameter_out_of_later_bounds:
+        request.value = 5, request.minimum = -3, request.maximum = -1;
+        break;
     default:
         break;
     }
@@ -110,6 +134,9 @@ inline uform_status_t declare_more(uform_declare_t const* declare) {
         return declare->cover(declare->host, 0.5, 1);
     case fault::unknown_staging_unit:
         return declare->column_staging(declare->host, 9, 4, &offset);
+    case fault::coverings_without_place:
+        declare->coverings(declare->host, nullptr);
+        return uform_status_success_k;
     case fault::endless_notice:
         return declare->notice(declare->host, std::numeric_limits<size_t>::max());
     default:
@@ -156,6 +183,8 @@ inline uform_status_t create(void const*, uform_run_t const*, uform_declare_t co
         status = declare->term(declare->host, term, spoiled_weight(),
                                current == fault::term_without_place ? nullptr : &term_handle);
     if (!status)
+        status = declare->notice(declare->host, 8);
+    if (!status)
         status = declare_more(declare);
     if (!status)
         status = declare->workspace(declare->host, bytes, &offset);
@@ -165,9 +194,79 @@ inline uform_status_t create(void const*, uform_run_t const*, uform_declare_t co
     return status;
 }
 
-inline uform_status_t plan(void*, uform_plan_t const* plan, uint32_t stage) {
-    if (stage == 0)
+/** Asks the host for what it does not have, and goes on as if it had it. */
+inline uform_status_t plan_wrongly(uform_plan_t const* plan) {
+    static constexpr uint32_t slots[] = {0, 9999};
+    switch (current) {
+    case fault::pairs_without_place:
+        return plan->pairs(plan->host, 1, nullptr);
+    case fault::random_without_place:
+        plan->random(plan->host, 0, 0, 0, nullptr);
+        break;
+    case fault::counted_of_no_index:
+        plan->counted(plan->host, 16);
+        break;
+    case fault::notice_of_no_device:
+        std::memset(plan->notice_of(plan->host, 1000), 1, 8);
+        break;
+    case fault::notice_from_no_rank:
+        CHECK(*static_cast<uint64_t const*>(plan->notice_from(plan->host, UINT32_MAX)) == 0);
+        break;
+    case fault::rows_without_slots:
+        return plan->rows(plan->host, 0, nullptr, 3);
+    case fault::rows_of_no_slot:
+        return plan->rows(plan->host, 0, slots, 2);
+    default:
+        break;
+    }
+    return uform_status_success_k;
+}
+
+/** Covers the first item as it must not be covered. */
+inline uform_status_t cover_wrongly(uform_plan_t const* plan, uint32_t stage) {
+    uint32_t places[] = {0, 1};
+    uint8_t actions[] = {uform_cover_action_mask_k, uform_cover_action_stay_k};
+    uint32_t const* from = places;
+    uint8_t const* how = actions;
+    switch (current) {
+    case fault::covers_nothing:
+    case fault::covers_late:
+    case fault::covers_again:
+        break;
+    case fault::covers_without_places:
+        from = nullptr;
+        break;
+    case fault::covers_without_actions:
+        how = nullptr;
+        break;
+    case fault::covers_descending:
+        places[0] = 2;
+        break;
+    case fault::covers_twice:
+        places[0] = 1;
+        break;
+    case fault::covers_past_the_end:
+        places[1] = 77;
+        break;
+    case fault::covers_by_no_action:
+        actions[1] = 77;
+        break;
+    case fault::covers_without_bytes:
+        actions[0] = uform_cover_action_random_k;
+        break;
+    default:
         return uform_status_success_k;
+    }
+    if (stage != (current == fault::covers_late ? 1 : 0))
+        return uform_status_success_k;
+    uform_status_t const status = plan->cover(plan->host, 0, from, how, nullptr, 2);
+    return status || current != fault::covers_again ? status : plan->cover(plan->host, 0, from, how, nullptr, 2);
+}
+
+inline uform_status_t plan(void*, uform_plan_t const* plan, uint32_t stage) {
+    uform_status_t const status = cover_wrongly(plan, stage);
+    if (stage == 0 || status)
+        return status ? status : plan_wrongly(plan);
     if (current == fault::plan_throws)
         throw std::runtime_error("plan broke");
     if (current == fault::plan_says_nothing)
@@ -231,7 +330,7 @@ inline uform_objective_plugin_t const faulty_plugin = {
     .derive = derive,
     .create = create,
     .destroy = [](void*) {},
-    .covered_capacity = [](void*) { return size_t(0); },
+    .covered_capacity = [](void*) { return covered_capacity; },
     .plan = plan,
     .forward_backward = forward_backward,
     .extra_columns = nullptr,
@@ -281,6 +380,10 @@ inline constexpr expectation at_init_k[] = {
      "plugin faulty: parameter faulty.level: its value is 0: expected one between 1 and 3, its bounds"},
     {fault::parameter_without_place, uform_status_invalid_argument_k,
      "plugin faulty: parameter faulty.level: the place for its handle is null"},
+    {fault::parameter_out_of_later_bounds, uform_status_invalid_argument_k,
+     "plugin faulty: parameter faulty.level: its value is 5: expected one between -3 and -1, its bounds"},
+    {fault::coverings_without_place, uform_status_invalid_argument_k,
+     "plugin faulty: coverings: the place for them is null"},
     {fault::term_without_name, uform_status_invalid_argument_k, "plugin faulty: term: it has no name"},
     {fault::term_of_endless_weight, uform_status_invalid_argument_k,
      "plugin faulty: term faulty: its weight is inf: expected a number that float32 holds"},
@@ -302,7 +405,38 @@ inline constexpr expectation at_init_k[] = {
     {fault::large_parameter, uform_status_out_of_memory_k, "; plugin faulty asked for "},
 };
 
+/** In steps of a run in which it covers columns. */
+inline constexpr expectation at_cover_k[] = {
+    {fault::covers_without_places, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its places is null: expected 2"},
+    {fault::covers_without_actions, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its actions is null: expected 2"},
+    {fault::covers_descending, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its places[1] is 1: expected one above 2, the one before it"},
+    {fault::covers_twice, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its places[1] is 1: expected one above 1, the one before it"},
+    {fault::covers_again, uform_status_invalid_argument_k, "plugin faulty: cover: item 0 is covered already"},
+    {fault::covers_past_the_end, uform_status_invalid_argument_k,
+     "plugin faulty: cover: item 0 has no content column 77"},
+    {fault::covers_by_no_action, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its actions[1] is 77: expected one of uform_cover_action_t"},
+    {fault::covers_without_bytes, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its random_bytes is null, but its actions[0] is uform_cover_action_random_k"},
+    {fault::covers_late, uform_status_invalid_argument_k,
+     "plugin faulty: cover: columns are covered in stage 0, not in stage 1"},
+};
+
 inline constexpr expectation at_step_k[] = {
+    {fault::pairs_without_place, uform_status_invalid_argument_k, "plugin faulty: pairs: the place for them is null"},
+    {fault::random_without_place, uform_status_invalid_argument_k,
+     "plugin faulty: random: the place for its words is null"},
+    {fault::counted_of_no_index, uform_status_invalid_argument_k, "plugin faulty: counted: index 16 of 16"},
+    {fault::notice_of_no_device, uform_status_invalid_argument_k, "plugin faulty: notice_of: device 1000 of 1"},
+    {fault::notice_from_no_rank, uform_status_invalid_argument_k, "plugin faulty: notice_from: rank 4294967295 of 1"},
+    {fault::rows_without_slots, uform_status_invalid_argument_k, "plugin faulty: rows: its slots is null: expected 3"},
+    {fault::rows_of_no_slot, uform_status_invalid_argument_k, "plugin faulty: rows: its slots[1] is 9999: the world"},
+    {fault::covers_nothing, uform_status_invalid_argument_k,
+     "plugin faulty: cover: its covered_capacity is 0: expected as many as it covers"},
     {fault::plan_throws, uform_status_internal_k, "plugin faulty: its function plan threw: plan broke"},
     {fault::plan_says_nothing, uform_status_invalid_argument_k,
      "plugin faulty: its function plan failed without a message, with status 1"},

@@ -308,7 +308,7 @@ def test_it_cannot_use_the_executor_that_calls_it(tell: Callable[[Body], None]) 
         ),
         ({"level": {"shape": (1,), "deviation": -1}}, ValueError, r"\['deviation'\] is -1.0: expected none below 0"),
         ({"level": {"shape": (1,), "minimum": 1}}, ValueError, "begins at 0.0 between 1.0 and 3.4"),
-        ({"level": {"shape": (1,), "minimum": 2, "maximum": -2}}, ValueError, "begins at 0.0 between 2.0 and -2.0"),
+        ({"level": {"shape": (1,), "minimum": 2, "maximum": -2}}, ValueError, "has the bounds 2.0 and -2.0"),
         (3, TypeError, "parameters is of type int"),
     ],
 )
@@ -318,6 +318,60 @@ def test_bad_parameters(parameters: Any, error: type[Exception], message: str, m
         told_trainer()
     monkeypatch.setattr(Told, "parameters", {})
     told_trainer()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_drawn_values_begin_within_their_bounds(
+    devices: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tell: Callable[[Body], None]
+) -> None:
+    drawn = {
+        "narrow": {"shape": (64,), "deviation": 0.5, "minimum": -0.1, "maximum": 0.1},
+        "above": {"shape": (64,), "deviation": 1, "minimum": 0.5, "maximum": 2},
+        "free": {"shape": (64,), "deviation": 0.5},
+    }
+    monkeypatch.setattr(Told, "parameters", drawn)
+    seen: dict[str, Array] = {}
+
+    def see(batch: uform.PluginBatch) -> float:
+        seen.update({name: np.array(values) for name, values in batch.parameters.items()})
+        return 0.0
+
+    tell(see)
+    trainer = told_trainer(devices=devices)
+    begun = {name: trainer.read(f"told.{name}") for name in drawn}
+    trainer.save(tmp_path / "unstepped")
+    assert (resume(tmp_path / "unstepped").read("told.above") == begun["above"]).all()
+    step(trainer)
+    for name, (least, most) in {"narrow": (-0.1, 0.1), "above": (0.5, 2)}.items():
+        assert begun[name].min() == np.float32(least)
+        assert begun[name].max() == np.float32(most) or name == "above"
+        assert (seen[name] == begun[name]).all()
+    # Only what lies outside is moved.
+    assert np.abs(begun["narrow"]).mean() * 2 > 0.1
+    assert begun["free"].std() == pytest.approx(0.5, rel=0.3)
+    monkeypatch.setattr(Told, "parameters", {})
+
+
+@pytest.mark.parametrize(("parameters", "most"), [({}, 31), ({"level": {"shape": (2,)}}, 16)])
+def test_every_plugin_is_named_for_what_is_not_finite(parameters: dict[str, Any], most: int) -> None:
+    bad = ""
+
+    def answer(self: Any, batch: uform.PluginBatch) -> float:
+        np.asarray(batch.bags_gradient)[...] = math.nan if self.name == bad else 0
+        return 0.0
+
+    names = [f"one_of_{most}_{place}" for place in range(most + 1)]
+    for name in names:
+        uform.register(type("One", (), {"name": name, "parameters": parameters, "forward_backward": answer}))
+    trainer = make_trainer(masking=None, objective=uform.Objective.CONTRASTIVE, plugins=dict.fromkeys(names[:-1]))
+    for bad in (names[0], names[-2]):
+        with pytest.raises(FloatingPointError, match=f"plugin {bad}: its gradient of the embeddings is not finite"):
+            step(trainer)
+    bad = ""
+    step(trainer)
+    refusal = "a run has at most 32 terms" if most == 31 else f"plugin {names[-1]}: a run looks through 32 of third"
+    with pytest.raises(ValueError, match=refusal):
+        make_trainer(masking=None, objective=uform.Objective.CONTRASTIVE, plugins=dict.fromkeys(names))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", ""])

@@ -308,7 +308,10 @@ cdef list _numbers_of(str where, object request):
         return [value, deviation, 0.0, 0.0]  # which the core takes for none
     least = as_double(request.get("minimum", -FLT_MAX), f"{where}['minimum']")
     most = as_double(request.get("maximum", FLT_MAX), f"{where}['maximum']")
-    if not (-FLT_MAX <= least <= value <= most <= FLT_MAX and least < most):
+    if not -FLT_MAX <= least < most <= FLT_MAX:
+        raise ValueError(f"{where} has the bounds {least} and {most}: expected the minimum below the maximum, both of "
+                         "them numbers that float32 holds")
+    if deviation == 0 and not least <= value <= most:  # what is drawn is put within them
         raise ValueError(f"{where} begins at {value} between {least} and {most}: expected a value within its bounds")
     return [value, deviation, least, most]
 

@@ -34,18 +34,22 @@ void take_offsets(uform_items_t const& items, uint64_t* to) {
     }
 }
 
+template <typename... parts_at>
+[[noreturn]] void refuse_measure(plugin_parts const& of, size_t place, parts_at const&... measured) {
+    fail(uform_status_internal_k, "plugin ", of.name, ": contents[", place, "]: it measured ", measured...);
+}
+
 /** Objectives that cover columns, and positions, rely on it. */
-void check_grid(modality_instance const& modality, uform_measure_t const& measured) {
+void check_grid(modality_instance const& modality, uform_measure_t const& measured, size_t place) {
     uint64_t columns = 1;
     for (uint16_t axis = 0; axis != measured.axes; ++axis) {
         columns *= measured.extents[axis];
         if (measured.whole[axis] > measured.extents[axis])
-            fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", measured.whole[axis],
-                 " whole places along axis ", axis, ", which has ", measured.extents[axis]);
+            refuse_measure(modality, place, measured.whole[axis], " whole places along axis ", axis, ", which has ",
+                           measured.extents[axis]);
     }
     if (columns != measured.columns)
-        fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", measured.columns,
-             " columns and extents of ", columns);
+        refuse_measure(modality, place, measured.columns, " columns and extents of ", columns);
 }
 
 /** What a plugin's function said of one content, in a buffer of its own, when it refused it. */
@@ -63,7 +67,7 @@ public:
         if (told.empty())
             told = std::string("its function ") + function + " failed without a message, with status " +
                    std::to_string(status);
-        refuse_plugin(of, status, "contents[" + std::to_string(place) + "]: " + told);
+        refuse_plugin(of, status, told, place);
     }
 
 private:
@@ -143,6 +147,7 @@ void batch::take(uform_items_t const& items, std::span<uint32_t const> chosen, u
     columns_.resize(items_count_);
     first_.resize(items_count_);
     before_.resize(items_count_);
+    is_covered_.resize(items_count_);
     items_.resize(items_count_); // last: its size tells that all of them have room
 }
 
@@ -183,20 +188,20 @@ void batch::measure() {
             uint32_t const extra = measure_extra(item);
             uint32_t const limit = whole_.run.row_columns - 1 - extra;
             content_message message;
-            uform_status_t const status = ask_plugin(modality, "measure", [&] {
+            auto const ask = [&] {
                 return modality.plugin->measure(modality.self, &content, limit, &item.measure, message.text(),
                                                 message.bytes());
-            });
+            };
+            uform_status_t const status = ask_plugin(modality, "measure", ask, place);
             message.check_foreign(modality, "measure", status, place);
             if (status != uform_status_success_k)
                 fail(status, "contents[", place, "]: ", message.text());
             if (item.measure.columns > limit)
-                fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.columns,
-                     " columns where at most ", limit, " fit");
+                refuse_measure(modality, place, item.measure.columns, " columns where at most ", limit, " fit");
             if (item.measure.axes < 1 || item.measure.axes > UFORM_AXES)
-                fail(uform_status_internal_k, "plugin ", modality.name, ": it measured ", item.measure.axes,
-                     " axes of positions where 1 to ", UFORM_AXES, " are possible");
-            check_grid(modality, item.measure);
+                refuse_measure(modality, place, item.measure.axes, " axes of positions where 1 to ", UFORM_AXES,
+                               " are possible");
+            check_grid(modality, item.measure, place);
             cut += item.measure.truncated;
             columns_[index] = 1 + item.measure.columns + extra;
         }
@@ -218,33 +223,38 @@ uint32_t batch::measure_extra(uform_item_t const& item) const {
             continue;
         uint32_t columns = 0;
         content_message message;
-        uform_status_t const status = ask_plugin(one, "extra_columns", [&] {
+        auto const ask = [&] {
             return one.plugin->extra_columns(one.self, &extra, &columns, message.text(), message.bytes());
-        });
+        };
+        uform_status_t const status = ask_plugin(one, "extra_columns", ask, item.content);
         message.check_foreign(one, "extra_columns", status, item.content);
         if (status != uform_status_success_k)
             fail(status, message.text());
         if (columns > extra.limit)
-            fail(uform_status_internal_k, "plugin ", one.name, ": it measured ", columns, " columns where at most ",
-                 extra.limit, " fit");
+            refuse_measure(one, item.content, columns, " columns where at most ", extra.limit, " fit");
         extra.limit -= columns;
         all += columns;
     }
     return all;
 }
 
-void batch::fill_extra(uform_item_t const& item, uint16_t* codes) const {
+void batch::fill_extra(uform_item_t const& item, uint16_t* codes, uint32_t room) const {
     uform_extra_t extra = extra_of(item);
     for (objective_instance const& one : whole_.objectives) {
         if (!one.plugin->extra_columns)
             continue;
         uint32_t columns = 0;
         content_message message;
-        call_plugin(one, "extra_columns", [&] {
+        auto const ask = [&] {
             return one.plugin->extra_columns(one.self, &extra, &columns, message.text(), message.bytes());
-        });
+        };
+        call_plugin(one, "extra_columns", ask, item.content);
+        if (columns > room)
+            refuse_measure(one, item.content, columns, " columns, and fewer before: expected as many each time");
         if (columns)
-            call_plugin(one, "extra_fill", [&] { return one.plugin->extra_fill(one.self, &extra, codes); });
+            call_plugin(
+                one, "extra_fill", [&] { return one.plugin->extra_fill(one.self, &extra, codes); }, item.content);
+        room -= columns;
         extra.limit -= columns;
         codes += columns;
     }
@@ -293,6 +303,7 @@ void batch::fill(std::span<staging_view const> staging) {
     std::fill(covered_count_.begin(), covered_count_.end(), 0u);
     std::fill(covered_total_.begin(), covered_total_.end(), 0u);
     std::fill(covered_modality_.begin(), covered_modality_.end(), -1);
+    std::fill_n(is_covered_.begin(), items_count_, uint8_t(0));
     pool_.parallel_chunks(items_count_, chunk_of(given_), [&](size_t begin, size_t end) {
         for (size_t index = begin; index != end; ++index)
             if (items_[index].device != dropped_k)
@@ -317,9 +328,30 @@ void batch::fill_item(size_t index) {
     uform_fill_t fill{
         &content,       &item.measure, &segment, staging.codes + segment.first, staging.base + modality.staging_offset,
         before_[index], item.device};
-    call_plugin(modality, "fill", [&] { return modality.plugin->fill(modality.self, &fill); });
+    call_plugin(modality, "fill", [&] { return modality.plugin->fill(modality.self, &fill); }, item.content);
     if (segment.columns != segment.pooled)
-        fill_extra(item, fill.codes + segment.pooled);
+        fill_extra(item, fill.codes + segment.pooled, segment.columns - segment.pooled);
+}
+
+/** Covered columns are gathered and scattered by place, each once; modalities write what the actions say. */
+void batch::check_cover(size_t index, uint32_t const* places, uint8_t const* actions, uint8_t const* random_bytes,
+                        uint32_t count) const {
+    auto const refuse = [](auto const&... why) { fail(uform_status_invalid_argument_k, "cover: ", why...); };
+    if (is_covered_[index])
+        refuse("item ", index, " is covered already");
+    if (count && (!places || !actions))
+        refuse("its ", places ? "actions" : "places", " is null: expected ", count);
+    for (uint32_t column = 0; column != count; ++column) {
+        if (places[column] >= items_[index].measure.columns)
+            refuse("item ", index, " has no content column ", places[column]);
+        if (column && places[column] <= places[column - 1])
+            refuse("its places[", column, "] is ", places[column], ": expected one above ", places[column - 1],
+                   ", the one before it");
+        if (actions[column] > uform_cover_action_stay_k)
+            refuse("its actions[", column, "] is ", int(actions[column]), ": expected one of uform_cover_action_t");
+        if (actions[column] == uform_cover_action_random_k && !random_bytes)
+            refuse("its random_bytes is null, but its actions[", column, "] is uform_cover_action_random_k");
+    }
 }
 
 void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, uint8_t const* random_bytes,
@@ -340,13 +372,14 @@ void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, 
         fail(uform_status_internal_k, "cover: over the ", whole_.covered_capacity,
              " columns that objectives asked for");
     auto const& modality = whole_.modalities[static_cast<size_t>(place)];
+    if (modality.plugin->cover_kind == uform_cover_kind_none_k)
+        fail(uform_status_invalid_argument_k, "cover: item ", index, " is of plugin ", modality.name,
+             ", whose columns cannot be covered");
+    check_cover(index, places, actions, random_bytes, count);
     staging_view const& staging = staging_[item.device];
     uform_segment_t const& segment = staging.segments[item.segment];
-    for (uint32_t column = 0; column != count; ++column) {
-        if (places[column] >= item.measure.columns)
-            fail(uform_status_internal_k, "cover: item ", index, " has no content column ", places[column]);
+    for (uint32_t column = 0; column != count; ++column)
         staging.covered[total + column] = segment.first + 1 + places[column];
-    }
     uform_cover_t cover{&segment,
                         staging.codes + segment.first,
                         staging.base + modality.staging_offset,
@@ -357,7 +390,8 @@ void batch::cover(size_t index, uint32_t const* places, uint8_t const* actions, 
                         actions,
                         random_bytes,
                         count};
-    call_plugin(modality, "cover", [&] { return modality.plugin->cover(modality.self, &cover); });
+    call_plugin(modality, "cover", [&] { return modality.plugin->cover(modality.self, &cover); }, item.content);
+    is_covered_[index] = 1;
     covered_count_[cell] += count;
     total += count;
 }

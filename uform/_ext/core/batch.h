@@ -71,11 +71,13 @@ private:
     void take_items(uform_items_t const& items);
     void measure();
     uint32_t measure_extra(uform_item_t const& item) const;
-    void fill_extra(uform_item_t const& item, uint16_t* codes) const;
+    void fill_extra(uform_item_t const& item, uint16_t* codes, uint32_t room) const;
     uform_extra_t extra_of(uform_item_t const& item) const;
     void place(uint32_t const* groups);
     void count_before();
     void fill_item(size_t index);
+    void check_cover(size_t index, uint32_t const* places, uint8_t const* actions, uint8_t const* random_bytes,
+                     uint32_t count) const;
     size_t place_of(size_t index) const { return chosen_.empty() ? index : chosen_[index]; }
 
     composition const& whole_;
@@ -97,6 +99,7 @@ private:
     std::vector<uint32_t> before_;          /* content columns of its modality on its device before it */
     std::vector<uint32_t> content_columns_; /* by device and modality */
     std::vector<uint32_t> covered_first_, covered_count_, covered_total_;
+    std::vector<uint8_t> is_covered_;   /* by item */
     std::vector<int> covered_modality_; /* the last that was covered, by device */
     uint64_t truncated_ = 0;
 };

@@ -186,29 +186,54 @@ void check_something_is_learned(composition const& whole) {
                           "it would learn nothing");
 }
 
+/** A verb of models has one answer: whichever was asked, the other would have been trained for nothing. */
+void check_answers_alone(composition const& whole, objective_instance const& instance) {
+    uint32_t const kind = instance.plugin->answer_kind;
+    int const other = kind == uform_answer_kind_none_k ? -1 : whole.find_answer(kind);
+    if (other < 0)
+        return;
+    refuse_plugin(instance, uform_status_invalid_argument_k,
+                  std::string("it answers ") + (kind == uform_answer_kind_tokens_k ? "embed_tokens" : "text_choose") +
+                      ", and so does plugin " + whole.objectives[static_cast<size_t>(other)].name +
+                      " of this run: at most one objective of a run does");
+}
+
 void add_objective(composition& whole, objective_instance instance) {
+    check_answers_alone(whole, instance);
     whole.taps |= instance.plugin->taps;
     size_t most = 0;
     call_plugin(instance, "covered_capacity", [&] {
         most = instance.plugin->covered_capacity(instance.self);
         return uform_status_success_k;
     });
-    size_t const covered = std::min<size_t>(most, whole.run.columns_capacity);
-    whole.covered_capacity = std::max(whole.covered_capacity, covered);
+    instance.covered_capacity = std::min<size_t>(most, whole.run.columns_capacity);
+    whole.covered_capacity = std::max(whole.covered_capacity, instance.covered_capacity);
     whole.objectives.push_back(std::move(instance));
 }
 
-/** Third parties' plugins get their places, as many as there are. */
-void number_foreign(composition& whole) {
+/** What third parties' plugins write gets its places; one that has none could not be named for what is not finite. */
+void place_findings(composition& whole) {
+    if (!whole.training())
+        return;
     int next = 0;
-    auto const number = [&](plugin_parts& parts) {
-        if (!parts.own && next != UFORM_FINDINGS_CAPACITY / static_cast<int>(findings_k))
-            parts.foreign = next++;
+    auto const place = [&](plugin_parts& parts, finding what, bool written) {
+        if (parts.own || !written)
+            return;
+        if (next == UFORM_FINDINGS_CAPACITY)
+            refuse_plugin(parts, uform_status_invalid_argument_k,
+                          "a run looks through " + std::to_string(UFORM_FINDINGS_CAPACITY) +
+                              " of third parties' states and gradients, and the plugins before it have them all");
+        parts.findings[static_cast<uint32_t>(what)] = next++;
     };
-    for (modality_instance& one : whole.modalities)
-        number(one);
-    for (objective_instance& one : whole.objectives)
-        number(one);
+    for (modality_instance& one : whole.modalities) {
+        place(one, finding::columns, true);
+        place(one, finding::parameters, !one.parameters.empty());
+    }
+    for (objective_instance& one : whole.objectives) {
+        place(one, finding::bags, one.plugin->taps & (uform_tap_bags_k | uform_tap_world_bags_k));
+        place(one, finding::columns, one.plugin->taps & uform_tap_columns_k);
+        place(one, finding::parameters, !one.parameters.empty());
+    }
 }
 
 /** Staging and workspace of a device, and parameters with what training keeps beside them. */
@@ -350,7 +375,7 @@ json describe(composition const& whole) {
 
 replica_layout lay_out(composition& whole) {
     replica_layout layout;
-    number_foreign(whole);
+    place_findings(whole);
     whole.for_each_foreign([&](plugin_parts const& parts) {
         layout.foreign += "; plugin " + parts.name + " asked for " + std::to_string(bytes_of(whole, parts));
     });

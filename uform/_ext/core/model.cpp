@@ -23,17 +23,52 @@ template <typename instance_at> std::vector<selection> selections_of(std::vector
     return chosen;
 }
 
-/** An objective's setting by the name of its field; 0 where it has none. */
-uint32_t int32_field(objective_instance const& objective, std::string_view name) {
+/** Of how many of a query's first columns an objective answers the vectors: of all where it has no such setting. */
+uint32_t query_span(objective_instance const& objective) {
     for (size_t index = 0; index != objective.plugin->fields_count; ++index) {
         uform_field_t const& field = objective.plugin->fields[index];
-        if (field.type != uform_field_type_int32_k || name != field.name)
+        if (field.type != uform_field_type_int32_k || std::string_view("max_query_span") != field.name)
             continue;
         int32_t value = 0;
         std::memcpy(&value, objective.config.data() + field.offset, sizeof(value));
-        return static_cast<uint32_t>(value);
+        return value > 0 ? static_cast<uint32_t>(value) : UINT32_MAX;
     }
-    return 0;
+    return UINT32_MAX;
+}
+
+template <typename... parts_at> [[noreturn]] void refuse_inferred(plugin_parts const& of, parts_at const&... why) {
+    fail(uform_status_invalid_argument_k, "plugin ", of.name, ": infer: ", why...);
+}
+
+/**
+ *  Looks through what an objective answers for a device's items before any of it is read.
+ *  @param width Of a row.
+ *  @param rows_of How many rows an item is to have.
+ */
+template <typename rows_of_at>
+void check_inferred(plugin_parts const& of, uform_answer_t const& answer, uint32_t device,
+                    std::span<uform_item_t const> items, uint32_t width, rows_of_at&& rows_of) {
+    if (!answer.values)
+        refuse_inferred(of, "its values is null: expected rows of ", width);
+    if (answer.width != width)
+        refuse_inferred(of, "its width is ", answer.width, ": expected ", width);
+    if (!answer.offsets)
+        refuse_inferred(of, "its offsets is null: expected one a segment, and the end");
+    if (answer.offsets[0] != 0)
+        refuse_inferred(of, "its offsets[0] is ", answer.offsets[0], ": expected 0");
+    uint32_t rows = 0;
+    for (uform_item_t const& item : items) { // by segment
+        if (item.device != device)
+            continue;
+        uint32_t const own = rows_of(item), end = answer.offsets[item.segment + 1];
+        if (end < rows)
+            refuse_inferred(of, "its offsets[", item.segment + 1, "] is ", end, ": expected none below ", rows,
+                            ", the one before it");
+        if (end - rows != own)
+            refuse_inferred(of, "its offsets[", item.segment + 1, "] is ", end, ": expected ", uint64_t(rows) + own,
+                            ", which ends the ", own, " rows of contents[", item.content, "]");
+        rows = end;
+    }
 }
 
 } // namespace
@@ -156,25 +191,48 @@ uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t con
     return truncated;
 }
 
+/** What an objective answers for a device's part of the pass, looked through. */
+template <typename rows_of_at>
+uform_answer_t model::infer(size_t objective, uint32_t device, uint32_t width, rows_of_at&& rows_of) {
+    uform_answer_t const answer = engine_->replicas[device]->infer(objective);
+    if (!engine_->planner->devices()[device].segments)
+        return answer;
+    objective_instance const& of = saved_->objectives[objective];
+    check_inferred(of, answer, device, engine_->planner->items(), width, rows_of);
+    int32_t own = 0, answered = 0;
+    uform_operations_t const& operations = executor_->operations();
+    check(operations.memory_device(executor_->stream(device), engine_->pooled[device], &own));
+    check(operations.memory_device(executor_->stream(device), answer.values, &answered));
+    if (answered != own)
+        refuse_inferred(of, "its values is memory of GPU ", answered, " (-1 is the host's): expected that of GPU ",
+                        own);
+    return answer;
+}
+
 /** Copies what an objective answers for each item of the pass to where the call's item begins. */
 void model::fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to) {
     uform_operations_t const& operations = executor_->operations();
     std::vector<uform_answer_t> answers;
-    for (auto& one : engine_->replicas)
-        answers.push_back(one->infer(objective));
+    auto const choices_of = [&](uform_item_t const& item) {
+        return static_cast<uint32_t>(offsets[item.content + 1] - offsets[item.content]);
+    };
+    for (uint32_t device = 0; device != engine_->replicas.size(); ++device)
+        answers.push_back(infer(objective, device, 1, choices_of));
     for (uint32_t device = 0; device != answers.size(); ++device) {
         uform_answer_t const& answer = answers[device];
-        size_t const rows = answer.offsets[engine_->planner->devices()[device].segments];
-        fetched_.resize(rows * answer.width);
+        uint32_t const segments = engine_->planner->devices()[device].segments;
+        if (!segments)
+            continue;
+        fetched_.resize(answer.offsets[segments]);
         check(operations.memory_download(executor_->stream(device), fetched_.data(), answer.values,
                                          sizeof(float) * fetched_.size()));
         check(operations.stream_synchronize(executor_->stream(device)));
         for (uform_item_t const& item : engine_->planner->items()) {
             if (item.device != device)
                 continue;
-            auto const first = fetched_.begin() + size_t(answer.offsets[item.segment]) * answer.width;
-            auto const last = fetched_.begin() + size_t(answer.offsets[item.segment + 1]) * answer.width;
-            std::copy(first, last, to.begin() + offsets[item.content] * answer.width);
+            auto const first = fetched_.begin() + answer.offsets[item.segment];
+            auto const last = fetched_.begin() + answer.offsets[item.segment + 1];
+            std::copy(first, last, to.begin() + offsets[item.content]);
         }
     }
 }
@@ -197,7 +255,7 @@ uint32_t model::measure_tokens(uform_items_t const& items, uint8_t const* sides,
 uint32_t model::place_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets) {
     objective_instance const& objective = saved_->objectives[tokens_objective()];
     check_sides(sides, items.count);
-    uint32_t const span = int32_field(objective, "max_query_span");
+    uint32_t const span = query_span(objective);
     std::span<uint32_t const> const columns = engine_->planner->measure_all(items, nullptr);
     offsets[0] = 0;
     for (size_t item = 0; item != items.count; ++item) {
@@ -220,12 +278,15 @@ uint64_t model::embed_tokens(uform_items_t const& items, uint8_t const* sides, u
     group_by_bag(items, nullptr);
     uint64_t const truncated = engine_->planner->truncated();
     reserve(items, nullptr);
+    auto const columns_of = [&](uform_item_t const& item) {
+        return engine_->staging[item.device].segments[item.segment].columns;
+    };
     progress done(told.call, told.state, 1, items.count);
     for (size_t item = 0; item != items.count;) {
         size_t const taken = choose_bags(item);
         run_pass(items, nullptr);
         for (uint32_t device = 0; device != engine_->replicas.size(); ++device)
-            rows.write(device, engine_->replicas[device]->infer(tokens_objective()), engine_->planner->items(),
+            rows.write(device, infer(tokens_objective(), device, width, columns_of), engine_->planner->items(),
                        offsets);
         item += taken;
         done.advance(taken);

@@ -60,6 +60,8 @@ private:
     void group_by_bag(uform_items_t const& items, uform_choice_texts_t const* choices);
     size_t choose_bags(size_t first_bag);
     void run_pass(uform_items_t const& items, uform_choice_texts_t const* choices);
+    template <typename rows_of_at>
+    uform_answer_t infer(size_t objective, uint32_t device, uint32_t width, rows_of_at&& rows_of);
     size_t tokens_objective() const;
     uint32_t place_tokens(uform_items_t const& items, uint8_t const* sides, std::span<uint64_t> offsets);
     void fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to);

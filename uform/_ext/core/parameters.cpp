@@ -67,6 +67,9 @@ void initialise(parameter const& one, uint64_t seed, float* values) {
         fill_normal(seed, random_purpose_initial_values_k, name_number(one.name), one.deviation, {values, one.count()});
     else
         std::fill_n(values, one.count(), static_cast<float>(one.value));
+    // As the update leaves them, so that what no step has changed can be saved and resumed.
+    for (float& value : std::span(values, one.count()))
+        value = std::clamp(value, one.minimum, one.maximum);
 }
 
 std::vector<uint64_t> parameter::shape() const {

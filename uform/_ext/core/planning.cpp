@@ -11,6 +11,8 @@ struct planning_callbacks {
     static uform_status_t pairs(uform_host_t* host, uint32_t by_bag, uform_pair_rows_t* pairs) {
         return guard([&] {
             planning& self = *host->planning;
+            if (!pairs)
+                fail(uform_status_invalid_argument_k, "pairs: the place for them is null");
             if (by_bag) {
                 if (!self.has_bag_rows_) {
                     auto const units = collect_units(self, [](uform_item_t const& item) { return item.bag; });
@@ -62,11 +64,17 @@ struct planning_callbacks {
     }
 
     static double counted(uform_host_t* host, uint32_t index) {
-        return index < planning::counts_capacity_k ? host->planning->counts_[host->objective][index] : 0;
+        if (index < planning::counts_capacity_k)
+            return host->planning->counts_[host->objective][index];
+        note_misuse(host,
+                    "counted: index " + std::to_string(index) + " of " + std::to_string(planning::counts_capacity_k));
+        return 0;
     }
 
     static void random(uform_host_t* host, uint32_t purpose, uint64_t world_item, uint32_t column, uint32_t words[4]) {
         planning& self = *host->planning;
+        if (!words)
+            return note_misuse(host, "random: the place for its words is null");
         auto const drawn =
             philox_block(self.run_.seed, self.step_.call, purpose, static_cast<uint32_t>(world_item), column);
         std::copy(drawn.begin(), drawn.end(), words);
@@ -77,16 +85,34 @@ struct planning_callbacks {
             planning& self = *host->planning;
             if (device >= self.rows_.size())
                 fail(uform_status_internal_k, "rows: this process has no device ", device);
+            if (count && !slots)
+                fail(uform_status_invalid_argument_k, "rows: its slots is null: expected ", count);
+            for (uint32_t row = 0; row != count; ++row)
+                if (slots[row] >= self.world_.size())
+                    fail(uform_status_invalid_argument_k, "rows: its slots[", row, "] is ", slots[row],
+                         ": the world has ", self.world_.size());
             self.rows_[device] = {slots, count};
         });
     }
 
     static void* notice_of(uform_host_t* host, uint32_t device) {
-        planning& self = *host->planning;
-        return self.notices_[host->objective].data() + host->parts->notice_bytes * (self.run_.first_rank + device);
+        uform_run_t const& run = host->planning->run_;
+        if (device < run.devices)
+            return notice(host, run.first_rank + device);
+        note_misuse(host, "notice_of: device " + std::to_string(device) + " of " + std::to_string(run.devices));
+        return notice(host, run.world_devices);
     }
 
     static void const* notice_from(uform_host_t* host, uint32_t rank) {
+        uform_run_t const& run = host->planning->run_;
+        if (rank < run.world_devices)
+            return notice(host, rank);
+        note_misuse(host, "notice_from: rank " + std::to_string(rank) + " of " + std::to_string(run.world_devices));
+        return notice(host, run.world_devices);
+    }
+
+    /** One behind the world's is nobody's: whoever asks wrongly may write it, and is refused afterwards. */
+    static uint8_t* notice(uform_host_t* host, uint32_t rank) {
         return host->planning->notices_[host->objective].data() + host->parts->notice_bytes * rank;
     }
 
@@ -98,6 +124,12 @@ struct planning_callbacks {
             batch* const covering = host->planning->covering_;
             if (!covering)
                 fail(uform_status_internal_k, "cover: nothing can be covered here");
+            if (host->stage != 0)
+                fail(uform_status_invalid_argument_k, "cover: columns are covered in stage 0, not in stage ",
+                     host->stage);
+            if (host->parts->covered_capacity == 0)
+                fail(uform_status_invalid_argument_k,
+                     "cover: its covered_capacity is 0: expected as many as it covers");
             covering->cover(item, places, actions, random_bytes, count);
         });
     }
@@ -115,7 +147,7 @@ planning::planning(uform_run_t const& run, std::span<objective_instance> objecti
     : run_(run), objectives_(objectives), covering_(covering), world_(size_t(run.world_devices) * run.bags_capacity),
       counts_(objectives.size()), views_(run.devices), rows_(run.devices) {
     for (objective_instance const& one : objectives)
-        notices_.emplace_back(one.notice_bytes * run.world_devices);
+        notices_.emplace_back(one.notice_bytes * (size_t(run.world_devices) + 1));
 }
 
 void planning::run(step const& step) {
@@ -151,7 +183,8 @@ void planning::run_stage(uint32_t stage) {
             views_[device] = step_.devices[device];
             views_[device].staging = step_.staging[device] + objective.staging_offset;
         }
-        uform_host_t host{.parts = &objective, .planning = this, .objective = static_cast<uint32_t>(place)};
+        uform_host_t host{
+            .parts = &objective, .planning = this, .objective = static_cast<uint32_t>(place), .stage = stage};
         uform_plan_t plan{};
         plan.host = &host;
         plan.run = &run_;
@@ -175,6 +208,7 @@ void planning::run_stage(uint32_t stage) {
         plan.notice_of = planning_callbacks::notice_of;
         plan.notice_from = planning_callbacks::notice_from;
         call_plugin(objective, "plan", [&] { return objective.plugin->plan(objective.self, &plan, stage); });
+        check_misuse(objective, host);
     }
 }
 

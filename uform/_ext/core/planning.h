@@ -56,7 +56,7 @@ private:
     std::vector<uint32_t> units_;
     std::vector<uform_world_bag_t> world_;
     std::vector<std::array<double, counts_capacity_k>> counts_; /* by objective */
-    std::vector<std::vector<uint8_t>> notices_;                 /* by objective, then by rank */
+    std::vector<std::vector<uint8_t>> notices_;                 /* by objective, then by rank; one more at the end */
     std::vector<uform_device_view_t> views_;
     std::vector<std::span<uint32_t const>> rows_; /* by device */
 };

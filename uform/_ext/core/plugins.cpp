@@ -346,7 +346,10 @@ uform_status_t declare_cover(uform_host_t* host, double ratio, double weight) {
 }
 
 uint32_t list_coverings(uform_host_t* host, uform_covering_t const** all) {
-    *all = host->declared->coverings.data();
+    if (all)
+        *all = host->declared->coverings.data();
+    else
+        note_misuse(host, "coverings: the place for them is null");
     return static_cast<uint32_t>(host->declared->coverings.size());
 }
 
@@ -396,6 +399,7 @@ public:
         call_plugin(instance_, "create", [&] {
             return instance_.plugin->create(instance_.config.data(), &run_, &declare_, &instance_.self);
         });
+        check_misuse(instance_, host_);
         check_declared_for(*instance_.plugin);
         if (run_.training)
             add_covering(*instance_.plugin);
@@ -407,9 +411,11 @@ private:
 
     void derive_with(uform_objective_plugin_t const& plugin, void* config, uform_run_t const& run) {
         call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_); });
+        check_misuse(instance_, host_);
     }
     void derive_with(uform_modality_plugin_t const& plugin, void* config, uform_run_t const& run) {
         call_plugin(instance_, "derive", [&] { return plugin.derive(config, &run, &declare_, &enabled_); });
+        check_misuse(instance_, host_);
     }
 
     /** What only one kind of plugin has; vectors are written and read by functions that the tap makes sure of. */
@@ -421,6 +427,10 @@ private:
         if (tapped && !instance_.vectors_width && run_.training)
             refuse_plugin(instance_, uform_status_invalid_argument_k,
                           "its taps have uform_tap_world_vectors_k, but its function create declared no vectors");
+        if (plugin.answer_kind == uform_answer_kind_tokens_k && !instance_.vectors_width)
+            refuse_plugin(instance_, uform_status_invalid_argument_k,
+                          "its answer_kind is uform_answer_kind_tokens_k, but its function create declared no vectors, "
+                          "of whose width embed_tokens answers rows");
         if (instance_.cover)
             refuse_plugin(instance_, uform_status_invalid_argument_k,
                           "its function create declared a ratio with cover, which only modalities have");
@@ -522,16 +532,24 @@ void check_same_parameters(plugin_instance<plugin_at> const& instance, selection
 
 } // namespace
 
-void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message) {
-    fail(status, "plugin ", of.name, ": ", message);
+void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message, size_t content) {
+    if (content == no_content_k)
+        fail(status, "plugin ", of.name, ": ", message);
+    fail(status, "plugin ", of.name, ": contents[", content, "]: ", message);
 }
 
-void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status) {
+void check_misuse(plugin_parts const& of, uform_host_t const& host) {
+    if (!host.misuse.empty())
+        refuse_plugin(of, uform_status_invalid_argument_k, host.misuse);
+}
+
+void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status, size_t content) {
     std::string const message = last_error();
     refuse_plugin(of, status,
                   message.empty() ? std::string("its function ") + function +
                                         " failed without a message, with status " + std::to_string(status)
-                                  : message);
+                                  : message,
+                  content);
 }
 
 uform_objective_plugin_t const* find_objective(std::string_view name) { return objectives().find(name); }

@@ -48,13 +48,19 @@ struct staging_part {
     size_t bytes;  /* whole, or of one unit */
 };
 
+/** What of a third party's plugin is looked through for values that are not finite: each has a place of its own. */
+enum class finding : uint32_t { bags, columns, parameters };
+constexpr uint32_t findings_k = 3;
+constexpr int no_place_k = -1;
+
 /** What one plugin declared and where it lies. */
 struct plugin_parts {
     std::string name;
-    bool own = false;            /* the first party's */
-    int foreign = -1;            /* its place among the run's plugins of third parties */
-    std::vector<uint8_t> config; /* derived */
-    std::vector<bool> given;     /* by field: it was not left to derive */
+    bool own = false; /* the first party's */
+    int findings[findings_k] = {no_place_k, no_place_k,
+                                no_place_k}; /* a third party's: the places of what is looked through */
+    std::vector<uint8_t> config;             /* derived */
+    std::vector<bool> given;                 /* by field: it was not left to derive */
     void* self = nullptr;
     std::vector<uint32_t> parameters; /* by handle: index into the table */
     std::vector<uint32_t> terms;      /* by handle: index into the terms */
@@ -64,47 +70,52 @@ struct plugin_parts {
     uint32_t vectors_width = 0;                     /* of a vector for every column; 0: there are none */
     size_t notice_bytes = 0;                        /* of each device */
     std::optional<std::pair<double, double>> cover; /* of a third party's modality: ratio and weight */
+    size_t covered_capacity = 0;                    /* of an objective: the most columns of one device that it covers */
     size_t staging_offset = 0;                      /* into the device's staging, set by the layout */
     size_t workspace_offset = 0;
     size_t vectors_offset = 0, world_vectors_offset = 0, world_vectors_gradient_offset = 0;
 };
 
-/** What of a third party's plugin is looked through for values that are not finite: each has a place of its own. */
-enum class finding : uint32_t { bags, columns, parameters };
-constexpr uint32_t findings_k = 3;
+/** Where a function was about no content of the call. */
+constexpr size_t no_content_k = SIZE_MAX;
 
-/** Throws the failure of a third party's plugin, with its name in front. */
-[[noreturn]] void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message);
-[[noreturn]] void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status);
+/** Throws the failure of a third party's plugin, with its name in front and the content that it was about. */
+[[noreturn]] void refuse_plugin(plugin_parts const& of, uform_status_t status, std::string const& message,
+                                size_t content = no_content_k);
+[[noreturn]] void refuse_answer(plugin_parts const& of, char const* function, uform_status_t status, size_t content);
+/** Throws what a third party asked the host for wrongly. */
+void check_misuse(plugin_parts const& of, uform_host_t const& host);
 
 /** What one of a plugin's functions answers; what a third party's throws, which it must not, is caught here. */
-template <typename body_at> uform_status_t ask_plugin(plugin_parts const& of, char const* function, body_at&& body) {
+template <typename body_at>
+uform_status_t ask_plugin(plugin_parts const& of, char const* function, body_at&& body, size_t content = no_content_k) {
     if (of.own)
         return body();
     try {
         set_last_error("");
         return body();
     } catch (error const& failure) {
-        refuse_plugin(of, failure.status, failure.message);
+        refuse_plugin(of, failure.status, failure.message, content);
     } catch (std::bad_alloc const&) {
-        refuse_plugin(of, uform_status_out_of_memory_k,
-                      std::string("its function ") + function + " has no memory left");
+        refuse_plugin(of, uform_status_out_of_memory_k, std::string("its function ") + function + " has no memory left",
+                      content);
     } catch (std::exception const& failure) {
         refuse_plugin(of, uform_status_internal_k,
-                      std::string("its function ") + function + " threw: " + failure.what());
+                      std::string("its function ") + function + " threw: " + failure.what(), content);
     } catch (...) {
-        refuse_plugin(of, uform_status_internal_k, std::string("its function ") + function + " threw");
+        refuse_plugin(of, uform_status_internal_k, std::string("its function ") + function + " threw", content);
     }
 }
 
 /** Calls one of a plugin's functions and throws what it refuses. */
-template <typename body_at> void call_plugin(plugin_parts const& of, char const* function, body_at&& body) {
-    uform_status_t const status = ask_plugin(of, function, body);
+template <typename body_at>
+void call_plugin(plugin_parts const& of, char const* function, body_at&& body, size_t content = no_content_k) {
+    uform_status_t const status = ask_plugin(of, function, body, content);
     if (status == uform_status_success_k)
         return;
     if (of.own)
         check(status);
-    refuse_answer(of, function, status);
+    refuse_answer(of, function, status, content);
 }
 
 /** One modality or objective at work in one run; destroys its state with itself. */

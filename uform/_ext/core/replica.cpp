@@ -234,7 +234,7 @@ void replica::embed() {
     check(operations_.columns_expand(stream_, &columns_));
     // Rows that nobody writes are looked through as well.
     if (whole_.training() && std::any_of(whole_.modalities.begin(), whole_.modalities.end(),
-                                         [](modality_instance const& one) { return one.foreign >= 0; }))
+                                         [](modality_instance const& one) { return !one.own; }))
         check(operations_.memory_zero(stream_, const_cast<void*>(layers_.front().input),
                                       operations_.state_bytes(whole_.run.hidden) * columns_.active));
     for (auto const& pointers : modalities_) {
@@ -346,6 +346,9 @@ void replica::score_objectives() {
 /** Finds what is not finite in what a third party wrote: what others wrote before it is looked through already. */
 void replica::look_through(plugin_parts const& parts, finding what, void const* values, uint32_t rows, uint32_t width,
                            int32_t scalar) {
+    int const place = parts.findings[static_cast<uint32_t>(what)];
+    if (place == no_place_k)
+        return;
     uform_widen_t look{};
     look.rows = rows;
     look.width = width;
@@ -353,13 +356,11 @@ void replica::look_through(plugin_parts const& parts, finding what, void const* 
     look.row_stride = width;
     look.column_stride = 1;
     look.from = values;
-    look.not_finite = state()->not_finite + static_cast<uint32_t>(parts.foreign) * findings_k + uint32_t(what);
+    look.not_finite = state()->not_finite + place;
     check(operations_.rows_widen(stream_, &look));
 }
 
 void replica::look_through_taps(plugin_parts const& parts, uint32_t taps) {
-    if (parts.foreign < 0)
-        return;
     uint32_t const hidden = whole_.run.hidden, bags = whole_.run.bags_capacity;
     if (taps & uform_tap_world_bags_k)
         look_through(parts, finding::bags, world_bags_gradient(), whole_.run.world_devices * bags, hidden,
@@ -372,8 +373,6 @@ void replica::look_through_taps(plugin_parts const& parts, uint32_t taps) {
 
 /** Columns' states or their gradient, in the backend's type. */
 void replica::look_through_columns(plugin_parts const& parts, void const* values) {
-    if (parts.foreign < 0)
-        return;
     uint32_t const hidden = whole_.run.hidden;
     bool const wide = operations_.state_bytes(hidden) == sizeof(float) * hidden;
     look_through(parts, finding::columns, values, columns_.active, hidden,
@@ -382,7 +381,7 @@ void replica::look_through_columns(plugin_parts const& parts, void const* values
 
 /** A plugin's parameters lie end to end. */
 void replica::look_through_parameters(plugin_parts const& parts) {
-    if (parts.foreign < 0 || parts.parameters.empty())
+    if (parts.own || parts.parameters.empty())
         return;
     parameter_table const& table = whole_.declared.parameters;
     parameter const &first = table.at(parts.parameters.front()), &last = table.at(parts.parameters.back());
@@ -412,6 +411,9 @@ void replica::reconstruct(uint32_t modality, float const* scale, float const* we
     if (place < 0)
         fail(uform_status_internal_k, "reconstruct: the run has no modality ", modality);
     auto const& pointers = modalities_[static_cast<size_t>(place)];
+    if (pointers.instance->plugin->cover_kind == uform_cover_kind_none_k)
+        fail(uform_status_invalid_argument_k, "reconstruct: the columns of plugin ", pointers.instance->name,
+             " cannot be covered");
     uform_host_t host{.parts = pointers.instance, .replica = this};
     uform_pass_t const pass = pass_for(pointers, &host);
     auto const* counts = reinterpret_cast<batch_counts const*>(columns_.counts);

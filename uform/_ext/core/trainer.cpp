@@ -337,7 +337,8 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
 
 /** Refuses a step for what a third party's plugin wrote. */
 void trainer::refuse_finding(plugin_parts const& parts, finding what, char const* words) const {
-    if (parts.foreign >= 0 && state_.not_finite[uint32_t(parts.foreign) * findings_k + uint32_t(what)] != UINT64_MAX)
+    int const place = parts.findings[static_cast<uint32_t>(what)];
+    if (place != no_place_k && state_.not_finite[place] != UINT64_MAX)
         refuse_plugin(parts, uform_status_not_finite_k,
                       std::string(words) + " not finite: the step was refused and changed no weight");
 }
