@@ -433,6 +433,60 @@ def test_gradients_are_written_by_item(tell: Callable[[Body], None], monkeypatch
     monkeypatch.setattr(Told, "parameters", {})
 
 
+def test_gradients_are_written_in_place(tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gradient += more` would else make a new array, and nothing would be learnt."""
+    monkeypatch.setattr(Told, "parameters", {"level": {"shape": (3,)}})
+
+    def write(batch: uform.PluginBatch) -> float:
+        bags, own = batch.bags_gradient, batch.parameter_gradients["level"]
+        bags += np.ones(batch.bags.shape)
+        bags -= batch.bags
+        own += np.array([3.0, 5.0, 7.0])
+        own -= 1
+        own *= np.array([2.0], np.float32)
+        own /= 4
+        own **= 2
+        own //= 1
+        own %= 4
+        batch.bags_gradient *= 2
+        batch.parameter_gradients["level"] += 0.5
+        assert bags is batch.bags_gradient
+        assert np.array_equal(bags, 2 * (1 - np.asarray(batch.bags)))
+        return 0.0
+
+    tell(write)
+    trainer = told_trainer()
+    step(trainer)
+    assert trainer.read("told.level", "gradient").tolist() == [1.5, 0.5, 1.5]
+    monkeypatch.setattr(Told, "parameters", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: operator.iadd(batch.bags, 1), "ValueError: the array is not to be written: gradients alone"),
+        (lambda batch: operator.imul(batch.parameters["level"], 2), "ValueError: the array is not to be written"),
+        (lambda batch: operator.iadd(batch.bags_gradient, np.ones((9, 9, 9))), "ValueError: .*broadcast"),
+        (lambda batch: operator.iadd(batch.bags_gradient, 1j), "Cannot cast ufunc 'add' output"),
+        (lambda batch: operator.iadd(batch.bags_gradient, "one"), "raised .*add"),
+    ],
+)
+def test_what_cannot_be_written_in_place(
+    change: Callable[[Any], Any], message: str, tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "parameters", {"level": {"shape": (3,)}})
+
+    def wrong(batch: uform.PluginBatch) -> float:
+        change(batch)
+        return 0.0
+
+    tell(wrong)
+    trainer = told_trainer()
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        step(trainer)
+    monkeypatch.setattr(Told, "parameters", {})
+
+
 @pytest.mark.parametrize(
     ("saved", "resumed"), [((4,), (2, 2)), ((2, 2), (4,)), ((2, 2), (4, 1)), ((4,), (4, 1)), ((4,), (5,))]
 )
