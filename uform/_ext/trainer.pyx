@@ -395,7 +395,7 @@ cdef class Trainer(Receiver):
         Raises:
             TypeError: the array holds no real numbers: booleans, complex numbers, texts, objects.
             ValueError: there is no such parameter, the shape is another, float32 does not hold a finite number, or a
-                value lies beyond the bounds that every update keeps (an inverse temperature's, say).
+                value is a NaN or lies beyond the bounds, where every update keeps some (an inverse temperature's, say).
         """
         shape = self._shape_of(name)
         values = as_array(array, "array", "an array of real numbers")
