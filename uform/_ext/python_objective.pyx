@@ -75,16 +75,17 @@ cdef object register_python_objective(object made):
     that one's objects.
     """
     cdef Registration registration = Registration.__new__(Registration)
-    name = getattr(made, "name", None)
-    if not isinstance(name, str):
-        raise TypeError(f"{made.__name__} has the name {shown(name)}: an objective's class has a `name`, a str")
+    given = getattr(made, "name", None)
+    if not isinstance(given, str):
+        raise TypeError(f"{made.__name__} has the name {shown(given)}: an objective's class has a `name`, a str")
+    cdef str name = as_str(given, "name")
     known = _registered.get(name)
     if known is not None and (<Registration>known).made is made:
         return made
     if not callable(getattr(made, "forward_backward", None)):
         raise TypeError(f"plugin {name}: its method forward_backward is missing")
     registration.made = made
-    registration.name = as_str(name, "name")
+    registration.name = name
     registration.spelled = _spelled(name, f"{made.__name__} has the name")
     registration.keepers = [made, registration.spelled]
     _take_fields(registration, getattr(made, "fields", {}))
@@ -284,7 +285,8 @@ cdef list _parameters_of(Run own, uint32_t hidden):
         for key in request:
             if key not in _PARAMETER_KEYS:
                 raise ValueError(f"{where} has the key {shown(key)}: it has {', '.join(_PARAMETER_KEYS)}")
-        _spelled(as_str(name, "parameters has a key that"), "parameters has the key")
+        name = as_str(name, "parameters has a key that")
+        _spelled(name, "parameters has the key")
         given_shape = f"{where}['shape']"
         extents = as_sequence(request.get("shape", ()), given_shape, "one extent or two")
         shape = tuple([as_int64(extent, given_shape) for extent in extents])
