@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -272,6 +274,58 @@ def test_lent_arrays_are_taken_back(tell: Callable[[Body], None]) -> None:
         with pytest.raises(ValueError, match="the array was lent for one forward_backward, which is over"):
             use(kept[0])
     assert repr(kept[0]) == "<PluginArray (5, 64) on ram, taken back>"
+
+
+@uform.register
+class Fond:
+    """Refers to its trainer."""
+
+    name = "fond"
+    made: ClassVar[list[weakref.ref[Any]]] = []
+    trainer: uform.Trainer | None = None
+
+    def __init__(self) -> None:
+        Fond.made.append(weakref.ref(self))
+
+    def forward_backward(self, batch: uform.PluginBatch) -> float:
+        """Nothing."""
+        return 0.0
+
+    @classmethod
+    def alive(cls) -> list[Any]:
+        """Those that nothing has collected."""
+        gc.collect()
+        return [one for one in (ref() for ref in cls.made) if one is not None]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cycle_of_an_objective_and_its_trainer_is_collected(resumed: bool, tmp_path: Path) -> None:
+    """With the executor in it, and steps deferred to that."""
+    trainer = told_trainer(plugins={"fond": None})
+    if resumed:
+        trainer.save(tmp_path / "run.safetensors")
+        trainer = resume(tmp_path / "run.safetensors")
+    (fond,) = Fond.alive()
+    fond.trainer = trainer
+    step(trainer)
+    trainer.deferred(trainer.executor).step([uform.Modality.TEXT], ["a"]).result()
+    del fond
+    assert len(Fond.alive()) == 1
+    del trainer
+    assert not Fond.alive()
+
+
+def test_a_trainer_that_only_its_objective_holds_serves_until_it_is_collected() -> None:
+    trainer = told_trainer(plugins={"fond": None})
+    (fond,) = Fond.alive()
+    fond.trainer = trainer
+    del trainer
+    gc.collect()
+    step(fond.trainer)
+    other = told_trainer(plugins={"fond": None})
+    del fond
+    assert len(Fond.alive()) == 1
+    step(other)
 
 
 def test_it_cannot_use_the_executor_that_calls_it(tell: Callable[[Body], None]) -> None:
