@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from uform import losses
 from uform._ext.config import Contrastive, LateInteraction
+from uform._ext.enums import PairLossForm
 from uform._ext.executor import Executor
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def contrastive(
         given: `relations`, `modalities`, `sides`, `temperature_groups`, as for `uform.losses.contrastive`.
 
     Raises:
-        ValueError, TypeError: as `uform.losses.contrastive` does, and where a learned scalar meets several groups.
+        ValueError, TypeError: as `uform.losses.contrastive` does, and where a learned scalar meets several groups, or
+            a bias a form other than SIGMOID.
     """
     _check_tensor(embeddings, "embeddings")
     own = _learned(contrastive or Contrastive(), inverse_temperature, bias)
@@ -94,7 +96,8 @@ def late_interaction(
         given: `sides`, `relations`, `contrastive`, `modalities`, as for `uform.losses.late_interaction`.
 
     Raises:
-        ValueError, TypeError: as `uform.losses.late_interaction` does.
+        ValueError, TypeError: as `uform.losses.late_interaction` does, and where a bias meets a form other than
+            SIGMOID.
     """
     _check_tensor(tokens, "tokens")
     own = _learned(late_interaction or LateInteraction(), inverse_temperature, bias)
@@ -135,6 +138,8 @@ def _learned(options: Any, inverse_temperature: Tensor | None, bias: Tensor | No
         if getattr(options, "temperature_groups", 0) > 1:
             raise ValueError(f"{name} is one number, and temperature_groups is {options.temperature_groups}")
         fields[name] = learned.item()
+    if "bias" in fields and options.pair_loss in (PairLossForm.BALANCED, PairLossForm.RANKED):
+        raise ValueError(f"bias is {fields['bias']}: nothing reads it, since pair_loss is {options.pair_loss.name}")
     if fields.get("bias") == 0:
         fields["bias"] = _TRUE_ZERO
     if fields.get("inverse_temperature", 1.0) <= 0:

@@ -245,3 +245,24 @@ def test_learned_scalars_are_checked(ram: uform.Executor) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             uform.torch.contrastive(ram, vectors, relations=None, inverse_temperature=learned, contrastive=options)
+
+
+@pytest.mark.parametrize("form", [PairLossForm.BALANCED, PairLossForm.RANKED])
+@pytest.mark.parametrize("value", [-1.0, 0.0])
+def test_a_learned_bias_that_the_form_does_not_read_is_refused(
+    form: PairLossForm, value: float, ram: uform.Executor
+) -> None:
+    vectors, bias = unit(4, WIDTH, seed=17), torch.tensor(value)
+    told = f"^bias is {value}: nothing reads it, since pair_loss is {form.name}$"
+    with pytest.raises(ValueError, match=told):
+        uform.torch.contrastive(ram, vectors, relations=None, bias=bias, contrastive=uform.Contrastive(pair_loss=form))
+    with pytest.raises(ValueError, match=told):
+        uform.torch.late_interaction(
+            ram,
+            vectors,
+            np.arange(5),
+            sides=[LateInteractionSide.QUERY] * 2 + [LateInteractionSide.DOCUMENT] * 2,
+            relations=None,
+            bias=bias,
+            late_interaction=uform.LateInteraction(pair_loss=form),
+        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -274,6 +276,58 @@ def test_lent_arrays_are_taken_back(tell: Callable[[Body], None]) -> None:
     assert repr(kept[0]) == "<PluginArray (5, 64) on ram, taken back>"
 
 
+@uform.register
+class Fond:
+    """Refers to its trainer."""
+
+    name = "fond"
+    made: ClassVar[list[weakref.ref[Any]]] = []
+    trainer: uform.Trainer | None = None
+
+    def __init__(self) -> None:
+        Fond.made.append(weakref.ref(self))
+
+    def forward_backward(self, batch: uform.PluginBatch) -> float:
+        """Nothing."""
+        return 0.0
+
+    @classmethod
+    def alive(cls) -> list[Any]:
+        """Those that nothing has collected."""
+        gc.collect()
+        return [one for one in (ref() for ref in cls.made) if one is not None]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_cycle_of_an_objective_and_its_trainer_is_collected(resumed: bool, tmp_path: Path) -> None:
+    """With the executor in it, and steps deferred to that."""
+    trainer = told_trainer(plugins={"fond": None})
+    if resumed:
+        trainer.save(tmp_path / "run.safetensors")
+        trainer = resume(tmp_path / "run.safetensors")
+    (fond,) = Fond.alive()
+    fond.trainer = trainer
+    step(trainer)
+    trainer.deferred(trainer.executor).step([uform.Modality.TEXT], ["a"]).result()
+    del fond
+    assert len(Fond.alive()) == 1
+    del trainer
+    assert not Fond.alive()
+
+
+def test_a_trainer_that_only_its_objective_holds_serves_until_it_is_collected() -> None:
+    trainer = told_trainer(plugins={"fond": None})
+    (fond,) = Fond.alive()
+    fond.trainer = trainer
+    del trainer
+    gc.collect()
+    step(fond.trainer)
+    other = told_trainer(plugins={"fond": None})
+    del fond
+    assert len(Fond.alive()) == 1
+    step(other)
+
+
 def test_it_cannot_use_the_executor_that_calls_it(tell: Callable[[Body], None]) -> None:
     trainer = told_trainer()
     tell(lambda batch: step(trainer).loss)
@@ -484,6 +538,60 @@ def test_gradients_are_written_by_item(tell: Callable[[Body], None], monkeypatch
     trainer = told_trainer()
     assert step(trainer).gradient_norm > 5
     assert trainer.read("told.grid", "gradient").tolist() == [[0, 0], [3, 4]]
+    monkeypatch.setattr(Told, "parameters", {})
+
+
+def test_gradients_are_written_in_place(tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gradient += more` would else make a new array, and nothing would be learnt."""
+    monkeypatch.setattr(Told, "parameters", {"level": {"shape": (3,)}})
+
+    def write(batch: uform.PluginBatch) -> float:
+        bags, own = batch.bags_gradient, batch.parameter_gradients["level"]
+        bags += np.ones(batch.bags.shape)
+        bags -= batch.bags
+        own += np.array([3.0, 5.0, 7.0])
+        own -= 1
+        own *= np.array([2.0], np.float32)
+        own /= 4
+        own **= 2
+        own //= 1
+        own %= 4
+        batch.bags_gradient *= 2
+        batch.parameter_gradients["level"] += 0.5
+        assert bags is batch.bags_gradient
+        assert np.array_equal(bags, 2 * (1 - np.asarray(batch.bags)))
+        return 0.0
+
+    tell(write)
+    trainer = told_trainer()
+    step(trainer)
+    assert trainer.read("told.level", "gradient").tolist() == [1.5, 0.5, 1.5]
+    monkeypatch.setattr(Told, "parameters", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: operator.iadd(batch.bags, 1), "ValueError: the array is not to be written: gradients alone"),
+        (lambda batch: operator.imul(batch.parameters["level"], 2), "ValueError: the array is not to be written"),
+        (lambda batch: operator.iadd(batch.bags_gradient, np.ones((9, 9, 9))), "ValueError: .*broadcast"),
+        (lambda batch: operator.iadd(batch.bags_gradient, 1j), "Cannot cast ufunc 'add' output"),
+        (lambda batch: operator.iadd(batch.bags_gradient, "one"), "raised .*add"),
+    ],
+)
+def test_what_cannot_be_written_in_place(
+    change: Callable[[Any], Any], message: str, tell: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "parameters", {"level": {"shape": (3,)}})
+
+    def wrong(batch: uform.PluginBatch) -> float:
+        change(batch)
+        return 0.0
+
+    tell(wrong)
+    trainer = told_trainer()
+    with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
+        step(trainer)
     monkeypatch.setattr(Told, "parameters", {})
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import enum
+import math
+import struct
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -165,6 +168,25 @@ def test_classes_are_checked(members: dict[str, Any], error: type[Exception], me
         uform.register(make_class(**members))
 
 
+class Spelled(str):
+    """A str of a class of its own."""
+
+    __slots__ = ()
+
+
+class Names(enum.StrEnum):
+    """Members that are str."""
+
+    SPELLED_ENUM = "spelled_enum"
+
+
+@pytest.mark.parametrize("name", [Spelled("spelled_class"), np.str_("spelled_numpy"), Names.SPELLED_ENUM])
+def test_names_of_subclasses_of_str_are_names(name: str) -> None:
+    uform.register(make_class(name))
+    trainer = make_trainer(plugins={name: None})
+    assert list(trainer.describe()["plugins"]) == [str.__str__(name)]
+
+
 def test_two_of_one_name() -> None:
     theirs = make_class("one_of_two")
     assert uform.register(theirs) is theirs
@@ -303,6 +325,9 @@ class Configured:
         ({"strength": 4}, {"strength": 4.0, "count": 3}),
         ({"count": -1, "strength": -0.25}, {"strength": -0.25, "count": -1}),
         (bytes(16), {"strength": 1.5, "count": 3}),
+        (struct.pack("dq", 2.5, 7), {"strength": 2.5, "count": 7}),
+        (np.array([(2.5, 7)], [("Object", "f8"), ("count", "i8")]), {"strength": 2.5, "count": 7}),
+        ({np.str_("strength"): 2}, {"strength": 2.0, "count": 3}),
     ],
 )
 def test_configurations(config: Any, expected: dict[str, Any], tmp_path: Path) -> None:
@@ -324,6 +349,22 @@ def test_configurations(config: Any, expected: dict[str, Any], tmp_path: Path) -
         ({"strength": float("nan")}, ValueError, r"plugins\['configured'\]\['strength'\] is nan"),
         (3, TypeError, "expected a mapping from the plugin's fields to values, a buffer"),
         (bytes(3), ValueError, "plugin configured: its configuration has 16 bytes, not 3"),
+        *(
+            (
+                struct.pack("dq", number, 1),
+                ValueError,
+                f"^plugin configured: strength is {number}: expected a finite number$",
+            )
+            for number in (math.nan, math.inf, -math.inf)
+        ),
+        (np.array([None, None]), TypeError, r"plugins\['configured'\] is of type ndarray, which holds objects"),
+        (
+            np.array([(1.0, None)], [("O", "f8"), ("b", "O")]),
+            TypeError,
+            r"plugins\['configured'\] is of type ndarray, which holds objects",
+        ),
+        (np.ma.array([1.5, 2.0]), TypeError, r"plugins\['configured'\] is of type MaskedArray.* masked array"),
+        (np.zeros(4)[::2], TypeError, r"plugins\['configured'\] is of type ndarray, which gives no plain buffer"),
     ],
 )
 def test_bad_configurations(config: Any, error: type[Exception], message: str) -> None:

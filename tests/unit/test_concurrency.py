@@ -149,8 +149,17 @@ def test_two_threads_on_one_trainer_take_turns() -> None:
     assert digest(shared) == digest(alone)
 
 
-INTERRUPTED = """
-import json, os, signal, sys, threading
+# A process that was started in the background, as by nohup or cron, inherits that Ctrl-C is ignored.
+HEEDFUL = """
+import signal
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+INTERRUPTED = (
+    HEEDFUL
+    + """
+import json, os, sys, threading
 import uform
 from tests.helpers.runs import digest, ram, shape
 
@@ -189,6 +198,7 @@ for _ in range(stats.step):
     alone.step(modalities, texts)
 print(json.dumps([interrupted, digest(trainer) == digest(alone)]))
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +211,10 @@ def test_ctrl_c_during_a_step_leaves_a_usable_trainer(verb: str) -> None:
     assert run_python(INTERRUPTED.replace("VERB", verb), timeout=60) == [True, True]
 
 
-MIDWAY = """
-import json, os, signal, sys, threading, traceback
+MIDWAY = (
+    HEEDFUL
+    + """
+import json, os, sys, threading, traceback
 from pathlib import Path
 import uform
 from tests.helpers.runs import digest, ram, shape
@@ -237,6 +249,7 @@ hidden = [entry.name for entry in folder.iterdir() if entry.name.startswith(".")
 trainer.step([uform.Modality.TEXT] * 3, ["a text of some length"] * 3)
 print(json.dumps([midway, path.exists(), hidden, digest(trainer) != kept]))
 """
+)
 
 
 @pytest.mark.parametrize("verb", ["trainer.save(path)", "uform.Trainer.init_ram(ram(), **given)"], ids=["save", "init"])
@@ -245,8 +258,10 @@ def test_ctrl_c_ends_a_save_or_an_init_midway(verb: str, tmp_path: Path) -> None
     assert run_python(MIDWAY.replace("VERB", verb), tmp_path, timeout=60) == [True, False, [], True]
 
 
-MODEL_MIDWAY = """
-import json, signal, sys, traceback
+MODEL_MIDWAY = (
+    HEEDFUL
+    + """
+import json, sys, traceback
 import numpy as np
 import uform
 from tests.helpers.runs import ram, shape
@@ -284,6 +299,7 @@ for attempt in range(200):
 used = arena.used
 print(json.dumps([midway, used, bool((values() == expected).all())]))
 """
+)
 
 
 @pytest.mark.parametrize("verb", ["embed", "embed_tokens", "text_choose"])

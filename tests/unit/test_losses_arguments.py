@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import uform
-from uform.losses import MaskedLoss, PairLoss, contrastive, masked_bytes
+from uform.losses import MaskedLoss, PairLoss, contrastive, late_interaction, masked_bytes
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,23 @@ def test_wrong_arguments_are_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         contrastive(executor, vectors(), **arguments)
+
+
+@pytest.mark.parametrize("form", [uform.PairLossForm.BALANCED, uform.PairLossForm.RANKED])
+def test_a_bias_that_the_form_does_not_read_is_refused(executor: uform.Executor, form: uform.PairLossForm) -> None:
+    """As a run refuses it: its gradient would be 0 for good."""
+    told = rf"bias is -1: nothing reads it, since pair_loss is {form.name}$"
+    with pytest.raises(ValueError, match=rf"^Contrastive\.{told}"):
+        contrastive(executor, vectors(), relations=edges(), contrastive=uform.Contrastive(pair_loss=form, bias=-1.0))
+    with pytest.raises(ValueError, match=rf"^LateInteraction\.{told}"):
+        late_interaction(
+            executor,
+            vectors(),
+            np.arange(5),
+            sides=[1, 1, 2, 2],  # type: ignore[list-item]
+            relations=edges(),
+            late_interaction=uform.LateInteraction(pair_loss=form, bias=-1.0),
+        )
 
 
 def test_shapes_are_checked(executor: uform.Executor) -> None:

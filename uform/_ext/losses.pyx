@@ -90,8 +90,8 @@ def contrastive(
         executor: where to compute.
         embeddings: float32 `[items, width]`; on GPUs also bfloat16.
         relations: which items attract, repel or ignore which.
-        contrastive: the form; `max_edges_per_device` 0 is no limit here. What its other fields leave without a meaning,
-            as a bias outside SIGMOID, is not read.
+        contrastive: the form; `max_edges_per_device` 0 is no limit here. A bias beside another form than SIGMOID is
+            refused.
         modalities: one an item, for the CROSS_MODAL scope.
         sides: one an item, for the CROSS_SIDE scope.
         temperature_groups: one an item.
@@ -176,7 +176,8 @@ def late_interaction(
         offsets: where each item's begin, and the last one's end: items + 1, on the host.
         sides: one an item; queries are compared with documents. An item with a side has at least one vector.
         relations: which queries attract, repel or ignore which documents.
-        late_interaction: the form; `weight` and `width` are not read, `max_query_span` 0 cuts nothing here.
+        late_interaction: the form; `weight` and `width` are not read, `max_query_span` 0 cuts nothing here. A bias
+            beside another form than SIGMOID is refused.
         contrastive: of it only `negatives`, `ambient_scope`, `ambient_repulsion_weight` and `max_edges_per_device` are
             read, of which 0 is no limit here.
         modalities: one an item, for the CROSS_MODAL scope.

@@ -1,16 +1,16 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """The keywords of `Trainer.init_ram` and `init_vram` as one C structure."""
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport calloc, free
 
-from uform._ext.buffers cimport exports_buffer
+from uform._ext.buffers cimport View, exports_buffer
 from uform._ext.c_api cimport uform_plugin_option_t
 from uform._ext.config cimport BatchShape, Choices, Contrastive, LateInteraction, Masking, Optimizer, Schedule
-from uform._ext.fields cimport as_enum, as_int32, as_path, as_uint64, shown
+from uform._ext.fields cimport as_enum, as_int32, as_path, as_str, as_uint64, shown
 from uform._ext.progress cimport as_progress
 from uform._ext.registry cimport load_all_plugins, load_plugin, pack_fields
 
+import re
 from collections.abc import Mapping
 
 from uform._ext.enums import Objective
@@ -103,11 +103,12 @@ cdef int _take_plugins(TrainerOptions options, object plugins) except -1:
     return 0
 
 
-cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, object name, object config) except -1:
+cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, object key, object config) except -1:
     cdef bytes spelled
     cdef bytes structure
-    if not isinstance(name, str) or "\0" in name:
-        raise TypeError(f"plugins has the key {shown(name)}: expected a plugin's name, a str")
+    if not isinstance(key, str) or "\0" in key:
+        raise TypeError(f"plugins has the key {shown(key)}: expected a plugin's name, a str")
+    cdef str name = as_str(key, "plugins")
     try:
         spelled = name.encode()
     except UnicodeEncodeError as error:
@@ -130,14 +131,17 @@ cdef int _take_plugin(TrainerOptions options, uform_plugin_option_t* option, obj
 
 
 cdef bytes _bytes_of(object config, str name):
-    """A copy, whatever the buffer says of its type (a ctypes structure says a lot)."""
-    cdef Py_buffer view
+    """A copy, whatever the buffer says of its type (a ctypes structure says a lot), but for objects: numbers they are
+    not."""
+    cdef View view
+    cdef str where = f"plugins[{name!r}] is of type {type(config).__name__}, which"
     try:
-        PyObject_GetBuffer(config, &view, PyBUF_SIMPLE)
-    except (BufferError, ValueError) as error:
-        raise TypeError(f"plugins[{name!r}] is of type {type(config).__name__}, which gives no plain buffer: "
-                        f"{error}") from None
-    try:
-        return (<const char*>view.buf)[:view.len]
-    finally:
-        PyBuffer_Release(&view)
+        view = View.borrow(config)
+    except (BufferError, TypeError, ValueError) as error:
+        raise TypeError(f"{where} gives no plain buffer: {error}") from None
+    if not view.is_dense():
+        raise TypeError(f"{where} gives no plain buffer: it has strides")
+    # Of a structure the format has the fields' names, each between colons.
+    if view.c.format != NULL and "O" in re.sub(":[^:]*:", "", view.c.format.decode("utf-8", "replace")):
+        raise TypeError(f"{where} holds objects: expected numbers")
+    return (<const char*>view.c.buf)[:view.c.len]

@@ -11,6 +11,8 @@ cdef class PluginArray:
     cdef bint lent
     cdef bint writable
     cdef Py_ssize_t exports
+    cdef PluginArray update(self, object function, object other)
+    cdef int check_writable(self) except -1
     cdef int check_lent(self) except -1
     cdef Py_ssize_t take_back(self)
 

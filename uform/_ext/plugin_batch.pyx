@@ -32,7 +32,8 @@ cdef class PluginArray:
     """Dense float32 numbers on a step's device, lent to an objective for the length of one `forward_backward`.
 
     In RAM it has the buffer protocol and DLPack, in a GPU's memory DLPack and the CUDA array interface, so that NumPy,
-    PyTorch and others see it without a copy. Its values are complete: no stream has to wait for them. What is written
+    PyTorch and others see it without a copy. A gradient in RAM is written into by item and by `+=` and its like; on a GPU
+    through what DLPack hands over, as in `torch.from_dlpack(gradient).add_(more)`. Its values are complete: no stream has to wait for them. What is written
     into it on any stream of its device is awaited after the call. It must be let go of by then; what an objective wants
     to keep, it copies.
 
@@ -59,9 +60,34 @@ cdef class PluginArray:
 
     def __setitem__(self, key: object, value: object) -> None:
         """Writes into a gradient in RAM, as NumPy does."""
-        if not self.writable:
-            raise ValueError("the array is not to be written: gradients alone are")
+        self.check_writable()
         np.asarray(self)[key] = value
+
+    # Without these `gradient += more` would make a new array, which nothing reads.
+
+    def __iadd__(self, other: object) -> PluginArray:
+        return self.update(np.add, other)
+
+    def __isub__(self, other: object) -> PluginArray:
+        return self.update(np.subtract, other)
+
+    def __imul__(self, other: object) -> PluginArray:
+        return self.update(np.multiply, other)
+
+    def __itruediv__(self, other: object) -> PluginArray:
+        return self.update(np.true_divide, other)
+
+    def __ifloordiv__(self, other: object) -> PluginArray:
+        return self.update(np.floor_divide, other)
+
+    def __imod__(self, other: object) -> PluginArray:
+        return self.update(np.remainder, other)
+
+    def __ipow__(self, other: object) -> PluginArray:
+        return self.update(np.power, other)
+
+    def __imatmul__(self, other: object) -> PluginArray:
+        return self.update(np.matmul, other)
 
     def __repr__(self) -> str:
         return f"<PluginArray {self.shape} on {self.device}{'' if self.lent else ', taken back'}>"
@@ -137,6 +163,21 @@ cdef class PluginArray:
         return {"shape": self.shape, "typestr": "<f4", "data": (<uintptr_t>self.data, False), "strides": None,
                 "version": 3}
 
+    cdef PluginArray update(self, object function, object other):
+        """What `gradient += more` and its like do to a gradient in RAM."""
+        self.check_writable()
+        if self.index != HOST:
+            raise TypeError(f"the array lies in {self.device}, where NumPy writes nothing: write into it by DLPack, as "
+                            "in torch.from_dlpack(gradient).add_(more)")
+        values = np.asarray(self)
+        function(values, other, out=values)
+        return self
+
+    cdef int check_writable(self) except -1:
+        if not self.writable:
+            raise ValueError("the array is not to be written: gradients alone are")
+        return 0
+
     cdef int check_lent(self) except -1:
         if not self.lent:
             raise ValueError("the array was lent for one forward_backward, which is over: copy what is wanted longer")
@@ -195,7 +236,8 @@ class Arrays(Mapping):
         return repr(self._arrays)
 
     def __setitem__(self, name: object, value: object) -> None:
-        raise TypeError(_refusal(f"{self._of}[{name!r}]"))
+        if self._arrays.get(name) is not value:  # else it is the end of `gradients[name] += more`
+            raise TypeError(_refusal(f"{self._of}[{name!r}]"))
 
     def __delitem__(self, name: object) -> None:
         raise TypeError(_refusal(f"{self._of}[{name!r}]"))
@@ -235,9 +277,10 @@ class PluginBatch:
                  "parameters", "parameter_gradients", "share", "call", "device")
 
     def __setattr__(self, name: str, value: object) -> None:
-        if hasattr(self, name):
+        if not hasattr(self, name):
+            object.__setattr__(self, name, value)
+        elif getattr(self, name) is not value:  # else it is the end of `batch.bags_gradient += more`
             raise AttributeError(_refusal(name))
-        object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(_refusal(name))

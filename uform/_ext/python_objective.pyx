@@ -1,7 +1,8 @@
 # cython: language_level=3, annotation_typing=False, auto_pickle=False, nonecheck=True
 """Objectives written in Python: classes with `forward_backward(batch)`, as plugins of the ABI."""
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
+cimport cython
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.float cimport FLT_MAX
 from libc.stddef cimport size_t
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t
@@ -16,6 +17,7 @@ from uform._ext.plugin_batch cimport PluginArray, lend
 from uform._ext.status cimport check, remember_cause
 
 import gc
+import threading
 import traceback
 from collections.abc import Mapping
 
@@ -53,7 +55,9 @@ cdef class Registration:
 cdef class Run:
     """One run's objective."""
     cdef Registration registration
-    cdef object objective
+    cdef PyObject* objective  # NULL once its trainer was collected
+    cdef object kept          # it, where no trainer holds it
+    cdef bint destroyed
     cdef list shapes   # of its parameters: (name, shape), by handle
     cdef uint32_t term
     cdef uint32_t capacity
@@ -68,6 +72,37 @@ cdef class Run:
     cdef double loss  # here while it is uploaded
 
 
+@cython.no_gc_clear
+cdef class Held:
+    """One run's objective as its trainer holds it: a cycle through the run, which the core holds, nobody would find.
+
+    It goes with the list that has it, when no call is under way: one would hold the trainer.
+    """
+    cdef object objective
+    cdef Run run
+
+    def __dealloc__(self):
+        if self.run is not None:
+            self.run.objective = NULL
+
+
+# What this thread's trainer, which is being made, will hold.
+_making = threading.local()
+
+
+cdef object begin_holding():
+    """Answers what `end_holding` is to be given."""
+    before = getattr(_making, "held", None)
+    _making.held = []
+    return before
+
+
+cdef list end_holding(object before):
+    """The objectives made since, of runs that are there: a checkpoint's own run, which is compared with, has gone."""
+    made, _making.held = _making.held, before
+    return [held for held in made if not (<Held>held).run.destroyed]
+
+
 cdef object register_python_objective(object made):
     """Checks a class and registers it; once more is no matter, another of the name is refused.
 
@@ -75,16 +110,17 @@ cdef object register_python_objective(object made):
     that one's objects.
     """
     cdef Registration registration = Registration.__new__(Registration)
-    name = getattr(made, "name", None)
-    if not isinstance(name, str):
-        raise TypeError(f"{made.__name__} has the name {shown(name)}: an objective's class has a `name`, a str")
+    given = getattr(made, "name", None)
+    if not isinstance(given, str):
+        raise TypeError(f"{made.__name__} has the name {shown(given)}: an objective's class has a `name`, a str")
+    cdef str name = as_str(given, "name")
     known = _registered.get(name)
     if known is not None and (<Registration>known).made is made:
         return made
     if not callable(getattr(made, "forward_backward", None)):
         raise TypeError(f"plugin {name}: its method forward_backward is missing")
     registration.made = made
-    registration.name = as_str(name, "name")
+    registration.name = name
     registration.spelled = _spelled(name, f"{made.__name__} has the name")
     registration.keepers = [made, registration.spelled]
     _take_fields(registration, getattr(made, "fields", {}))
@@ -258,20 +294,37 @@ cdef uform_status_t _create_run(const char* config, const uform_run_t* run, cons
     own.registration = _registered[declare.plugin.decode()]
     own.capacity = run.devices * run.bags_capacity
     try:
-        own.objective = own.registration.made(**_read_fields(config, own.registration))
-        asked = _parameters_of(own, run.hidden)
+        objective = own.registration.made(**_read_fields(config, own.registration))
+        _hold(own, objective, run.training)
+        asked = _parameters_of(own, objective, run.hidden)
     except BaseException as error:
+        own.destroyed = True
         return _refuse(declare.fail, declare.host, own.registration.made.__name__, error)
     cdef uform_status_t status = _declare_all(own, run, declare, asked)
     if status == uform_status_success_k:
         Py_INCREF(own)
         made[0] = <void*>own
+    own.destroyed = status != uform_status_success_k
     return status
 
 
-cdef list _parameters_of(Run own, uint32_t hidden):
+cdef int _hold(Run own, object objective, bint training) except -1:
+    cdef Held held
+    own.objective = <PyObject*>objective
+    making = getattr(_making, "held", None)
+    if making is None or not training:
+        own.kept = objective
+        return 0
+    held = Held.__new__(Held)
+    held.objective = objective
+    held.run = own
+    making.append(held)
+    return 0
+
+
+cdef list _parameters_of(Run own, object objective, uint32_t hidden):
     """What it asks for, checked: (name, shape, numbers in the order of a request)."""
-    given = getattr(own.objective, "parameters", {})
+    given = getattr(objective, "parameters", {})
     if callable(given):
         given = given(hidden)
     if not isinstance(given, Mapping):
@@ -284,7 +337,8 @@ cdef list _parameters_of(Run own, uint32_t hidden):
         for key in request:
             if key not in _PARAMETER_KEYS:
                 raise ValueError(f"{where} has the key {shown(key)}: it has {', '.join(_PARAMETER_KEYS)}")
-        _spelled(as_str(name, "parameters has a key that"), "parameters has the key")
+        name = as_str(name, "parameters has a key that")
+        _spelled(name, "parameters has the key")
         given_shape = f"{where}['shape']"
         extents = as_sequence(request.get("shape", ()), given_shape, "one extent or two")
         shape = tuple([as_int64(extent, given_shape) for extent in extents])
@@ -353,6 +407,7 @@ cdef void _destroy(void* opaque) noexcept nogil:
     # A run that outlives the interpreter has nothing to give back.
     if enter_python():
         with gil:
+            (<Run>opaque).destroyed = True
             Py_DECREF(<object>opaque)
         leave_python()
 
@@ -519,8 +574,11 @@ cdef uform_status_t _call(Run own, const uform_pass_t* step, const uform_prefix_
             return status
     refusal = None
     try:
+        if own.objective == NULL:
+            raise RuntimeError("its trainer was let go of")
+        objective = <object>own.objective
         batch = _batch_of(own, step, bags, device, arrays)
-        own.loss = _as_loss(own.objective.forward_backward(batch))
+        own.loss = _as_loss(objective.forward_backward(batch))
     except BaseException as error:
         refusal = error
     batch = own.planned = None

@@ -11,6 +11,7 @@ from uform._ext.stats cimport TrainerStepStats
 cdef class Trainer(Receiver):
     cdef uform_trainer_t* handle
     cdef readonly Mesh mesh
+    cdef list objectives  # in Python
     cdef dict shapes
     cdef dict parameters
     cdef size_t hidden

@@ -38,6 +38,7 @@ from uform._ext.fields cimport as_enum, as_path, as_str, shown
 from uform._ext.mesh cimport Mesh
 from uform._ext.options cimport TrainerOptions, as_trainer_options
 from uform._ext.progress cimport as_progress
+from uform._ext.python_objective cimport begin_holding, end_holding
 from uform._ext.relations cimport take_relations
 from uform._ext.rows cimport as_arena, make_rows
 from uform._ext.stats cimport TrainerStepStats
@@ -61,6 +62,7 @@ _READABLE = ("parameter", "gradient", "moment1", "moment2")
 
 
 @cython.final
+@cython.no_gc_clear
 cdef class Trainer(Receiver):
     """A training run on the devices of the executor it was created on, which its own verbs block on.
 
@@ -395,7 +397,7 @@ cdef class Trainer(Receiver):
         Raises:
             TypeError: the array holds no real numbers: booleans, complex numbers, texts, objects.
             ValueError: there is no such parameter, the shape is another, float32 does not hold a finite number, or a
-                value lies beyond the bounds that every update keeps (an inverse temperature's, say).
+                value is a NaN or lies beyond the bounds, where every update keeps some (an inverse temperature's, say).
         """
         shape = self._shape_of(name)
         values = as_array(array, "array", "an array of real numbers")
@@ -511,7 +513,9 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
     cdef uform_status_t status
     devices.open()
     devices.enter()
+    before = None
     try:
+        before = begin_holding()
         with nogil:
             if kind == uform_executor_kind_ram_k:
                 status = uform_trainer_init_ram(devices.handle, &options.c, &made.handle)
@@ -520,6 +524,7 @@ cdef Trainer _make(int kind, object executor, object mesh, dict given):
         options.progress.finish(status)
     finally:
         devices.leave()
+        made.objectives = end_holding(before)
     made.executor = devices
     made.mesh = mesh
     description = made.describe()

@@ -423,6 +423,7 @@ extern "C" {
 uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrastive_loss_t const* problem) {
     return uform::guard([&] {
         uform_contrastive_t config = problem->contrastive;
+        uform::refuse_unread_bias("Contrastive", config.bias, config.pair_loss);
         uform::check_scope(config, problem->modalities, problem->sides);
         uform::bound_edges(config, problem->relations);
         uform::pair_loss_problem given{};
@@ -448,6 +449,8 @@ uform_status_t uform_contrastive_loss(uform_executor_t* executor, uform_contrast
 uform_status_t uform_late_interaction_loss(uform_executor_t* executor, uform_late_interaction_loss_t const* problem) {
     return uform::guard([&] {
         uform_contrastive_t contrastive = problem->contrastive;
+        uform::refuse_unread_bias("LateInteraction", problem->late_interaction.bias,
+                                  problem->late_interaction.pair_loss);
         uform::check_scope(contrastive, problem->modalities, problem->sides);
         uform::bound_edges(contrastive, problem->relations);
         uform_late_interaction_t config = uform::with_contrastive(problem->late_interaction, contrastive);

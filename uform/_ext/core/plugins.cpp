@@ -456,8 +456,21 @@ private:
     config_kind kind(uform_run_t const& run) {
         plugin_at const& plugin = *instance_.plugin;
         return {{plugin.fields, plugin.fields_count}, plugin.config_bytes, [this, &plugin, &run](void* config) {
+                    check_finite(plugin, config);
                     derive_with(plugin, config, run);
+                    check_finite(plugin, config);
                 }};
+    }
+
+    /** Numbers that no page of JSON holds; our own plugins refuse theirs in their own words. */
+    void check_finite(plugin_at const& plugin, void const* config) const {
+        double value = 0;
+        for (uform_field_t const& field : std::span(plugin.fields, instance_.own ? 0 : plugin.fields_count))
+            if (!field_is_finite(field, config)) {
+                std::memcpy(&value, static_cast<std::byte const*>(config) + field.offset, sizeof(value));
+                fail(uform_status_invalid_argument_k, "plugin ", instance_.name, ": ", field.name, " is ", value,
+                     ": expected a finite number");
+            }
     }
 
     /** As given, of the plugin's size. */
