@@ -32,10 +32,10 @@ cdef class PluginArray:
     """Dense float32 numbers on a step's device, lent to an objective for the length of one `forward_backward`.
 
     In RAM it has the buffer protocol and DLPack, in a GPU's memory DLPack and the CUDA array interface, so that NumPy,
-    PyTorch and others see it without a copy. A gradient in RAM is written into by item and by `+=` and its like; on a GPU
-    through what DLPack hands over, as in `torch.from_dlpack(gradient).add_(more)`. Its values are complete: no stream has to wait for them. What is written
-    into it on any stream of its device is awaited after the call. It must be let go of by then; what an objective wants
-    to keep, it copies.
+    PyTorch and others see it without a copy. A gradient in RAM is written into by item and by `+=` and its like; on a
+    GPU through what DLPack hands over, as in `torch.from_dlpack(gradient).add_(more)`. Its values are complete: no
+    stream has to wait for them. What is written into it on any stream of its device is awaited after the call. It must
+    be let go of by then; what an objective wants to keep, it copies.
 
     Attributes:
         shape: its extents.
