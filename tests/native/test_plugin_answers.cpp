@@ -1,4 +1,5 @@
 // What a third party's objective answers in inference is looked through before any of it is read.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -23,23 +24,30 @@ uint32_t rows_of_segment; /* of a text's choices; 0: as many as it has columns *
 constexpr uint32_t width_k = 8;
 
 struct answer_state {
-    std::vector<uint32_t> offsets = std::vector<uint32_t>(1);
-    std::vector<float> values = std::vector<float>(4096, 0.5f);
+    std::vector<std::vector<uint32_t>> parts = std::vector<std::vector<uint32_t>>(1); /* by device */
+    /* One of each for all devices. */
+    std::vector<uint32_t> offsets;
+    std::vector<float> values = std::vector<float>(4096);
 };
 
 uform_status_t plan_answers(void* opaque, uform_plan_t const* plan, uint32_t) {
     if (plan->run->training)
         return uform_status_success_k;
     auto& self = *static_cast<answer_state*>(opaque);
-    self.offsets.assign(1, 0);
-    for (uint32_t segment = 0; segment != plan->devices[0].segments_count; ++segment)
-        self.offsets.push_back(self.offsets.back() +
-                               (rows_of_segment ? rows_of_segment : plan->devices[0].segments[segment].columns));
+    self.parts.assign(plan->run->devices, {0});
+    for (uint32_t device = 0; device != plan->run->devices; ++device) {
+        uform_device_view_t const& view = plan->devices[device];
+        for (uint32_t segment = 0; segment != view.segments_count; ++segment)
+            self.parts[device].push_back(self.parts[device].back() +
+                                         (rows_of_segment ? rows_of_segment : view.segments[segment].columns));
+    }
     return uform_status_success_k;
 }
 
-uform_status_t infer(void* opaque, uform_pass_t const*, uform_answer_t* answer) {
+uform_status_t infer(void* opaque, uform_pass_t const* pass, uform_answer_t* answer) {
     auto& self = *static_cast<answer_state*>(opaque);
+    self.offsets = self.parts[pass->device];
+    std::fill(self.values.begin(), self.values.end(), 0.5f + static_cast<float>(pass->device));
     *answer = {self.values.data(), rows_of_segment ? 1 : width_k, self.offsets.data()};
     switch (how) {
     case answering::nothing:
@@ -199,6 +207,29 @@ void test_tokens(temporary_folder const& folder) {
     CHECK(values == std::vector<float>(values.size(), 0.5f));
 }
 
+/** An answer is read before the plugin is called for another device. */
+void test_devices_that_share(temporary_folder const& folder) {
+    rows_of_segment = 2, how = answering::right;
+    model_ptr const model = make_model(make_executor(2), trained(folder, "choosing"));
+    call_t call;
+    call.add_text("abc"), call.add_text("d"), call.add_text("ef");
+    uform_items_t const items = call.items();
+    std::string const tape = "xy";
+    std::vector<uint64_t> const offsets{0, 1, 2};
+    uform_choice_texts_t choices{};
+    choices.tape = reinterpret_cast<uint8_t const*>(tape.data());
+    choices.tape_offsets = offsets.data();
+    choices.tape_bytes = tape.size();
+    choices.count = 2;
+    std::vector<float> found(6);
+    require(
+        uform_model_text_choose(model.get(), &items, &choices, found.data(), found.size(), nullptr, nullptr, nullptr),
+        "text_choose");
+    CHECK(found[0] == found[1] && found[2] == found[3] && found[4] == found[5]);
+    auto const of = [&](float value) { return std::count(found.begin(), found.end(), value); };
+    CHECK(of(0.5f) != 0 && of(1.5f) != 0 && of(0.5f) + of(1.5f) == 6);
+}
+
 /** One verb, one answer; and rows of no width are none. */
 void test_refused_runs() {
     executor_ptr const executor = make_executor();
@@ -240,6 +271,7 @@ int main() {
     temporary_folder const folder;
     test_choices(folder);
     test_tokens(folder);
+    test_devices_that_share(folder);
     test_refused_runs();
     return report();
 }

@@ -27,8 +27,11 @@ template <typename instance_at> std::vector<selection> selections_of(std::vector
 uint32_t query_span(objective_instance const& objective) {
     for (size_t index = 0; index != objective.plugin->fields_count; ++index) {
         uform_field_t const& field = objective.plugin->fields[index];
-        if (field.type != uform_field_type_int32_k || std::string_view("max_query_span") != field.name)
+        if (std::string_view("max_query_span") != field.name)
             continue;
+        if (field.type != uform_field_type_int32_k)
+            fail(uform_status_invalid_argument_k, "plugin ", objective.name,
+                 ": its field max_query_span, by which queries are cut, is no int32");
         int32_t value = 0;
         std::memcpy(&value, objective.config.data() + field.offset, sizeof(value));
         return value > 0 ? static_cast<uint32_t>(value) : UINT32_MAX;
@@ -191,12 +194,13 @@ uint64_t model::text_choose(uform_items_t const& items, uform_choice_texts_t con
     return truncated;
 }
 
-/** What an objective answers for a device's part of the pass, looked through. */
+/** What an objective answers for a device's part of the pass, looked through; it is the plugin's until its next call.
+ */
 template <typename rows_of_at>
 uform_answer_t model::infer(size_t objective, uint32_t device, uint32_t width, rows_of_at&& rows_of) {
-    uform_answer_t const answer = engine_->replicas[device]->infer(objective);
     if (!engine_->planner->devices()[device].segments)
-        return answer;
+        return {};
+    uform_answer_t const answer = engine_->replicas[device]->infer(objective);
     objective_instance const& of = saved_->objectives[objective];
     check_inferred(of, answer, device, engine_->planner->items(), width, rows_of);
     int32_t own = 0, answered = 0;
@@ -212,14 +216,11 @@ uform_answer_t model::infer(size_t objective, uint32_t device, uint32_t width, r
 /** Copies what an objective answers for each item of the pass to where the call's item begins. */
 void model::fetch_answers(size_t objective, std::span<uint64_t const> offsets, std::span<float> to) {
     uform_operations_t const& operations = executor_->operations();
-    std::vector<uform_answer_t> answers;
     auto const choices_of = [&](uform_item_t const& item) {
         return static_cast<uint32_t>(offsets[item.content + 1] - offsets[item.content]);
     };
-    for (uint32_t device = 0; device != engine_->replicas.size(); ++device)
-        answers.push_back(infer(objective, device, 1, choices_of));
-    for (uint32_t device = 0; device != answers.size(); ++device) {
-        uform_answer_t const& answer = answers[device];
+    for (uint32_t device = 0; device != engine_->replicas.size(); ++device) {
+        uform_answer_t const answer = infer(objective, device, 1, choices_of);
         uint32_t const segments = engine_->planner->devices()[device].segments;
         if (!segments)
             continue;
@@ -232,7 +233,7 @@ void model::fetch_answers(size_t objective, std::span<uint64_t const> offsets, s
                 continue;
             auto const first = fetched_.begin() + answer.offsets[item.segment];
             auto const last = fetched_.begin() + answer.offsets[item.segment + 1];
-            std::copy(first, last, to.begin() + offsets[item.content]);
+            std::copy(first, last, to.begin() + static_cast<ptrdiff_t>(offsets[item.content]));
         }
     }
 }

@@ -220,8 +220,10 @@ void check_request(uform_parameter_request_t const& asked, std::string const& of
     check_declared_number(of, "value", asked.value);
     check_declared_number(of, "minimum", asked.minimum);
     check_declared_number(of, "maximum", asked.maximum);
-    if (asked.deviation < 0)
-        fail(uform_status_invalid_argument_k, of, ": its deviation is ", asked.deviation, ": expected none below 0");
+    // No value drawn is twenty deviations away.
+    if (asked.deviation < 0 || asked.deviation > double(std::numeric_limits<float>::max()) / 20)
+        fail(uform_status_invalid_argument_k, of, ": its deviation is ", asked.deviation,
+             ": expected none below 0, and no value drawn past float32");
     if (asked.minimum == 0 && asked.maximum == 0)
         return;
     if (asked.minimum >= asked.maximum)
