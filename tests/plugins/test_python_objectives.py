@@ -224,6 +224,8 @@ class UnspeakableError(ValueError):
         (_raise(MemoryError()), MemoryError, "plugin told: forward_backward raised MemoryError"),
         (lambda batch: None, TypeError, "plugin told: forward_backward raised TypeError: it answered None"),
         (lambda batch: [1.0, 2.0], TypeError, "plugin told: .* expected the loss, a float"),
+        (lambda batch: "1.5", TypeError, "plugin told: .* expected the loss, a float"),
+        (lambda batch: True, TypeError, "plugin told: .* expected the loss, a float"),
         (lambda batch: math.nan, FloatingPointError, "^told is -?nan: the step was refused"),
         (lambda batch: math.inf, FloatingPointError, "^told is inf: the step was refused"),
         (
@@ -575,6 +577,8 @@ def test_gradients_are_written_in_place(tell: Callable[[Body], None], monkeypatc
         (lambda batch: operator.iadd(batch.bags, 1), "ValueError: the array is not to be written: gradients alone"),
         (lambda batch: operator.imul(batch.parameters["level"], 2), "ValueError: the array is not to be written"),
         (lambda batch: operator.iadd(batch.bags_gradient, np.ones((9, 9, 9))), "ValueError: .*broadcast"),
+        (lambda batch: operator.iadd(batch.bags_gradient, np.ma.ones(1)), "TypeError: a masked array"),
+        (lambda batch: operator.setitem(batch.bags_gradient, ..., np.ma.ones(1)), "TypeError: a masked array"),
         (lambda batch: operator.iadd(batch.bags_gradient, 1j), "Cannot cast ufunc 'add' output"),
         (lambda batch: operator.iadd(batch.bags_gradient, "one"), "raised .*add"),
     ],

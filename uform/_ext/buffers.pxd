@@ -21,6 +21,7 @@ cdef class Vector:
     cdef object keeper
 
 
+cdef int refuse_mask(object source) except -1
 cdef bint exports_buffer(object source)
 cdef bint makes_array(object source)
 cdef object as_array(object source, str field, str expected)

@@ -33,7 +33,7 @@ cdef class View:
     @staticmethod
     cdef View borrow(object source):
         """Raises what the exporter raises: BufferError for pointers to pointers, TypeError where it is none."""
-        _refuse_mask(source)
+        refuse_mask(source)
         cdef View view = View.__new__(View)
         PyObject_GetBuffer(source, &view.c, PyBUF_RECORDS_RO)
         view.held = True
@@ -100,7 +100,7 @@ cdef Vector _vector_of(View view, bint borrowed):
     return vector
 
 
-cdef int _refuse_mask(object source) except -1:
+cdef int refuse_mask(object source) except -1:
     """A buffer has no room for the mask of an array: what it hides would be taken for given."""
     # NumPy imports the module when it is first asked for, which two threads, or a signal's handler, cannot do at once.
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
@@ -112,7 +112,7 @@ cdef int _refuse_mask(object source) except -1:
 cdef object as_array(object source, str field, str expected):
     """What an object that is an array but no buffer makes of itself."""
     try:
-        _refuse_mask(source)
+        refuse_mask(source)
         return np.asarray(source)
     except MemoryError:
         raise

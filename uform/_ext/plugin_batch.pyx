@@ -5,6 +5,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE
 from libc.stdint cimport uintptr_t
 
+from uform._ext.buffers cimport refuse_mask
 from uform._ext.dlpack cimport DL_CPU, DL_CUDA, DL_FLOAT, DL_READ_ONLY, DLDevice, export
 
 from collections import namedtuple
@@ -61,6 +62,7 @@ cdef class PluginArray:
     def __setitem__(self, key: object, value: object) -> None:
         """Writes into a gradient in RAM, as NumPy does."""
         self.check_writable()
+        refuse_mask(value)
         np.asarray(self)[key] = value
 
     # Without these `gradient += more` would make a new array, which nothing reads.
@@ -169,6 +171,7 @@ cdef class PluginArray:
         if self.index != HOST:
             raise TypeError(f"the array lies in {self.device}, where NumPy writes nothing: write into it by DLPack, as "
                             "in torch.from_dlpack(gradient).add_(more)")
+        refuse_mask(other)
         values = np.asarray(self)
         function(values, other, out=values)
         return self

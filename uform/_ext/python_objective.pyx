@@ -621,6 +621,8 @@ cdef PluginArray _lent(void* data, tuple shape, int32_t device, bint writable, l
 cdef double _as_loss(object loss) except? -1:
     """A number, or an array of one: it may be infinite or none, which the step then refuses."""
     try:
+        if isinstance(loss, (str, bytes, bytearray, bool)):  # which float() would take
+            raise TypeError("it is no number")
         return float(loss)
     except Exception as error:
         raise TypeError(f"it answered {shown(loss)}: expected the loss, a float") from error
