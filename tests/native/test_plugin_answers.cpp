@@ -166,22 +166,31 @@ template <typename verb_at> void check_answers(char const* plugin, std::vector<e
     CHECK(refused(verb(), {fault::none, uform_status_internal_k, threw.c_str()}));
 }
 
+/** The same two texts for every item. */
+struct offered_texts {
+    std::string tape = "xy";
+    std::vector<uint64_t> offsets{0, 1, 2};
+    uform_choice_texts_t view{};
+
+    offered_texts() {
+        view.tape = reinterpret_cast<uint8_t const*>(tape.data());
+        view.tape_offsets = offsets.data();
+        view.tape_bytes = tape.size();
+        view.count = 2;
+    }
+    offered_texts(offered_texts const&) = delete;
+};
+
 void test_choices(temporary_folder const& folder) {
     rows_of_segment = 2;
     model_ptr const model = make_model(make_executor(), trained(folder, "choosing"));
     call_t call;
     call.add_text("abc"), call.add_text("d"), call.add_text("");
     uform_items_t const items = call.items();
-    std::string const tape = "xy";
-    std::vector<uint64_t> const offsets{0, 1, 2};
-    uform_choice_texts_t choices{};
-    choices.tape = reinterpret_cast<uint8_t const*>(tape.data());
-    choices.tape_offsets = offsets.data();
-    choices.tape_bytes = tape.size();
-    choices.count = 2;
+    offered_texts const offered;
     std::vector<float> probabilities(6);
     check_answers("choosing", expected_of(2, "1"), [&] {
-        return uform_model_text_choose(model.get(), &items, &choices, probabilities.data(), probabilities.size(),
+        return uform_model_text_choose(model.get(), &items, &offered.view, probabilities.data(), probabilities.size(),
                                        nullptr, nullptr, nullptr);
     });
     CHECK(probabilities == std::vector<float>(6, 0.5f));
@@ -214,17 +223,11 @@ void test_devices_that_share(temporary_folder const& folder) {
     call_t call;
     call.add_text("abc"), call.add_text("d"), call.add_text("ef");
     uform_items_t const items = call.items();
-    std::string const tape = "xy";
-    std::vector<uint64_t> const offsets{0, 1, 2};
-    uform_choice_texts_t choices{};
-    choices.tape = reinterpret_cast<uint8_t const*>(tape.data());
-    choices.tape_offsets = offsets.data();
-    choices.tape_bytes = tape.size();
-    choices.count = 2;
+    offered_texts const offered;
     std::vector<float> found(6);
-    require(
-        uform_model_text_choose(model.get(), &items, &choices, found.data(), found.size(), nullptr, nullptr, nullptr),
-        "text_choose");
+    require(uform_model_text_choose(model.get(), &items, &offered.view, found.data(), found.size(), nullptr, nullptr,
+                                    nullptr),
+            "text_choose");
     CHECK(found[0] == found[1] && found[2] == found[3] && found[4] == found[5]);
     auto const of = [&](float value) { return std::count(found.begin(), found.end(), value); };
     CHECK(of(0.5f) != 0 && of(1.5f) != 0 && of(0.5f) + of(1.5f) == 6);
