@@ -344,6 +344,8 @@ def test_values_that_no_run_has(whole: CheckpointFile, path: Path, value: float)
             assert (message is not None) == wrong, (name, place)
             if message is not None:
                 assert f"{name}: its value {place} is {value:g}" in message
+                if name == "contrastive.log_inverse_temperature" and math.isfinite(value):
+                    assert message.endswith(": it stays within 0 and 4.6051702")
             assert (refusal_of(open_model, path) is not None) == (wrong and read_by_models(name)), (name, place)
 
 

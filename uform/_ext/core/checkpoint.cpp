@@ -34,34 +34,36 @@ std::string shown(std::vector<uint64_t> const& shape) {
     return text + "]";
 }
 
+/** @param wanted What valid values are, for the message. */
 template <typename valid_at>
-void check_values(std::string const& name, std::span<float const> values, valid_at&& valid, uform_status_t not_finite) {
+void check_values(std::string const& name, std::span<float const> values, std::string const& wanted,
+                  uform_status_t not_finite, valid_at&& valid) {
     auto const wrong = std::find_if_not(values.begin(), values.end(), valid);
     if (wrong == values.end())
         return;
     auto const place = wrong - values.begin();
     if (std::isfinite(*wrong))
-        fail(uform_status_invalid_argument_k, "tensor ", name, ": its value ", place, " is ", *wrong,
-             ", which no run leaves there");
+        fail(uform_status_invalid_argument_k, "tensor ", name, ": its value ", place, " is ", exact(*wrong),
+             ": it stays ", wanted);
     fail(not_finite, "tensor ", name, ": its value ", place, " is ", *wrong, ", which no run goes on with");
 }
 
 /* What a checkpoint may hold: written and read by the same rules, so that what was saved can be resumed. */
 
 void check_parameter(parameter const& one, float const* values, uform_status_t not_finite) {
-    check_values(
-        one.name, {values, one.count()},
-        [&](float value) { return std::isfinite(value) && value >= one.minimum && value <= one.maximum; }, not_finite);
+    check_values(one.name, {values, one.count()}, one.bounds(), not_finite,
+                 [&](float value) { return std::isfinite(value) && value >= one.minimum && value <= one.maximum; });
 }
 
 void check_first_moment(parameter const& one, float const* values, uform_status_t not_finite) {
-    check_values(
-        first_moment_name(one), {values, one.count()}, [](float value) { return std::isfinite(value); }, not_finite);
+    check_values(first_moment_name(one), {values, one.count()}, "finite", not_finite,
+                 [](float value) { return std::isfinite(value); });
 }
 
 /** The square of a gradient that no bound held may be past float32; the run goes on with that, too. */
 void check_second_moment(parameter const& one, float const* values, uform_status_t not_finite) {
-    check_values(second_moment_name(one), {values, one.count()}, [](float value) { return value >= 0; }, not_finite);
+    check_values(second_moment_name(one), {values, one.count()}, "0 or more", not_finite,
+                 [](float value) { return value >= 0; });
 }
 
 } // namespace

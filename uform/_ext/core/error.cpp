@@ -1,5 +1,6 @@
 #include "core/error.h"
 
+#include <charconv>
 #include <cstring>
 
 namespace uform {
@@ -15,6 +16,11 @@ void copy_text(char* to, size_t bytes, char const* from) noexcept {
     to[bytes - 1] = '\0';
 }
 } // namespace
+
+std::string exact(float value) {
+    char text[32];
+    return {text, std::to_chars(text, text + sizeof(text), shown(value)).ptr};
+}
 
 void set_last_error(char const* message, int number, char const* path) noexcept {
     copy_text(message_, sizeof(message_), message);

@@ -34,6 +34,9 @@ template <typename part_at> part_at const& shown(part_at const& part) { return p
 inline double shown(double part) { return std::isnan(part) ? std::fabs(part) : part; }
 inline float shown(float part) { return std::isnan(part) ? std::fabs(part) : part; }
 
+/** As many digits as tell the value from every other. */
+std::string exact(float value);
+
 /** Throws an `error` whose message is the parts end to end. */
 template <typename... parts_at> [[noreturn]] void fail(uform_status_t status, parts_at const&... parts) {
     std::ostringstream text;

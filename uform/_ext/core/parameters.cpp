@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
 #include "core/random.h"
 
 namespace uform {
@@ -34,6 +35,8 @@ parameter gain(std::string name, uint32_t rows) {
 }
 
 } // namespace
+
+std::string parameter::bounds() const { return "within " + exact(minimum) + " and " + exact(maximum); }
 
 uint32_t parameter_table::add(parameter asked) {
     if (asked.rows == 0)

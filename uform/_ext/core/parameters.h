@@ -25,6 +25,8 @@ struct parameter {
     /** One extent for vectors, two where there are columns. */
     std::vector<uint64_t> shape() const;
     uint64_t count() const { return uint64_t(rows) * (columns ? columns : 1); }
+    /** "within a and b", for a message. */
+    std::string bounds() const;
     bool decayed() const { return kind == uform_parameter_kind_matrix_k || kind == uform_parameter_kind_embedding_k; }
 };
 

@@ -1,7 +1,6 @@
 #include "core/trainer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstring>
 
@@ -20,12 +19,6 @@ constexpr int32_t read_parameter_k = 0, read_gradient_k = 1, read_first_moment_k
 pack_capacities_t capacities_of(composition const& whole) {
     return {whole.run.devices, static_cast<uint32_t>(whole.derived.batch.max_rows_per_device), whole.run.row_columns,
             whole.run.segments_capacity, whole.run.bags_capacity};
-}
-
-/** As many digits as tell the value from every other. */
-std::string exact(float value) {
-    char text[32];
-    return {text, std::to_chars(text, text + sizeof(text), shown(value)).ptr};
 }
 
 } // namespace
@@ -475,8 +468,8 @@ void trainer::write(std::string const& name, float const* from, size_t count) {
     bool const bounded = std::isfinite(one.minimum) || std::isfinite(one.maximum);
     for (size_t place = 0; place != count && bounded; ++place)
         if (!(from[place] >= one.minimum && from[place] <= one.maximum)) // no number lies within no bounds
-            fail(uform_status_invalid_argument_k, "array[", place, "] is ", exact(from[place]), ": ", name,
-                 " stays within ", exact(one.minimum), " and ", exact(one.maximum));
+            fail(uform_status_invalid_argument_k, "array[", place, "] is ", exact(from[place]), ": ", name, " stays ",
+                 one.bounds());
     for (uint32_t device = 0; device != replicas_.size(); ++device) {
         check(executor_->operations().memory_upload(
             executor_->stream(device), replicas_[device]->parameters() + one.offset, from, count * sizeof(float)));

@@ -972,11 +972,17 @@ typedef struct uform_extra_t {
     uform_choice_texts_t const* choices; /* of the call, checked; null where there are none */
 } uform_extra_t;
 
-/** What an objective answers in inference: rows of float32, those of one segment after those of the one before. */
+/**
+ *  What an objective answers in inference: rows of float32, those of one segment after those of the one before. Of
+ *  tokens a row is `vectors` wide as declared, and a segment has one for each of its columns (a query's side, no more
+ *  than `max_query_span`); of choices a row is one value, and a segment has one for each of its choices. An answer that
+ *  has a null pointer, another width, other rows or offsets that descend is refused by the plugin's name. Both arrays
+ *  are read before the plugin is called again, for another device too.
+ */
 typedef struct uform_answer_t {
     float const* values; /* device-side [*, width] */
     uint32_t width;
-    uint32_t const* offsets; /* host: [segments + 1] the rows of each; borrowed until the next plan */
+    uint32_t const* offsets; /* host: [segments + 1], where the rows of each begin and the last's end; the first is 0 */
 } uform_answer_t;
 
 /** The model's verb that an objective answers. */
