@@ -357,6 +357,10 @@ void check_loss(std::string const& name, loss_setting const& of, ram_device cons
     view.log_inverse_temperature_gradient = temperature.data(), view.bias_gradient = bias.data();
     view.workspace = workspace.data(), view.workspace_bytes = workspace.bytes();
     run(name.c_str(), vram::similarity_pairs, view);
+    if (std::isnan(ram.loss)) {
+        check(name + " is no number", std::isnan(loss.download()[0]));
+        return;
+    }
     check(name + " loss", std::fabs(loss.download()[0] - ram.loss), 1e-6 * std::fabs(ram.loss) + 1e-9);
     check(name + " rows", relative_error(row_losses.download(), to_double(ram.row_losses)), 1e-5);
     check(name + " coefficients", relative_error(coefficients.download(), to_double(ram.coefficients)), 1e-5);
@@ -375,6 +379,12 @@ void check_losses(ram_device const& ram) {
             check_loss(name + " sharp", make_loss(form, 9, 700, 100, 1, ambient), ram);
         }
         check_loss(std::string(names[form]) + " lone", make_loss(form, 1, 1, 20, 1, true), ram);
+        // A query whose vectors are no numbers: one of its similarities, then all.
+        for (std::uint32_t count : {1u, 300u}) {
+            loss_setting broken = make_loss(form, 23, 301, 20, 0.3f, true);
+            std::fill_n(broken.similarities.begin() + 1, count, std::numeric_limits<float>::quiet_NaN());
+            check_loss(std::string(names[form]) + " without " + std::to_string(count), broken, ram);
+        }
     }
 }
 

@@ -25,7 +25,8 @@ struct setting {
     std::int32_t negatives = uform_negatives_ambient_k;
     std::int32_t scope = uform_ambient_scope_every_k;
     float ambient_weight = 1;
-    bool rounded = true; // vectors are what bfloat16 can hold, so that only the operation's own rounding is measured
+    std::uint32_t room = 9; // for units past those that there are
+    bool rounded = true;    // vectors are what bfloat16 can hold, so that only the operation's own rounding is measured
 
     std::uint32_t edges_count() const {
         std::size_t count = 0;
@@ -75,9 +76,9 @@ arguments_of describe(setting const& of) {
     arguments_of to;
     auto const rows = static_cast<std::uint32_t>(of.rows.size());
     to.prefix.stride = of.stride, to.prefix.width = of.width, to.prefix.normalize = of.width != of.stride;
-    to.prefix.capacity = of.units + 9, to.prefix.active = of.units + 5;
+    to.prefix.capacity = of.units + of.room, to.prefix.active = of.units + 5;
     to.pairs.width = of.width;
-    to.pairs.units_capacity = of.units + 9, to.pairs.units_active = of.units + 5;
+    to.pairs.units_capacity = of.units + of.room, to.pairs.units_active = of.units + 5;
     to.pairs.rows_capacity = rows + 7, to.pairs.rows_active = rows + 3;
     to.pairs.edges_capacity = of.edges_count() + 11;
     to.pairs.groups = of.groups;
@@ -481,6 +482,27 @@ setting make_setting(std::uint32_t units, std::uint32_t stride, std::uint32_t wi
     return of;
 }
 
+/** A NaN shows in the loss and in the gradient of its row, whichever pair it comes in by. */
+void check_no_numbers(ram_device const& device, bool gpu) {
+    for (std::int32_t form : {1, 2, 3})
+        for (std::uint8_t kind : {uform_pair_class_attracted_k, uform_pair_class_repelled_k}) {
+            setting of = make_setting(3, 2, 2, 1, 36);
+            of.rows = {0}, of.row_groups = {0};
+            of.edges = {{{1, uform_pair_class_attracted_k, 1.f}, {2, kind, 1.f}}};
+            of.form = form, of.negatives = uform_negatives_named_k;
+            of.source[4] = std::numeric_limits<float>::quiet_NaN();
+            std::string const name = "no number " + std::to_string(form) + " " + std::to_string(kind);
+            auto const shows = [](answers const& got) { return std::isnan(got.loss) && std::isnan(got.gradient[0]); };
+            // Without a negative there is no RANKED loss to show it in.
+            bool const has_loss = form != uform_pair_loss_form_ranked_k || kind == uform_pair_class_repelled_k;
+            if (!has_loss)
+                continue;
+            check(name + " ram", shows(run_ram(of, device)));
+            if (gpu)
+                check(name, shows(run_vram(of, how::direct)));
+        }
+}
+
 constexpr char const* forms[] = {"", "balanced", "ranked", "sigmoid"};
 constexpr char const* scopes[] = {"every", "cross-modal", "targets", "cross-side"};
 
@@ -488,7 +510,9 @@ void check_all(ram_device const& device, bool gpu) {
     struct shape {
         std::uint32_t units, stride, width, groups;
     };
-    std::vector<shape> const shapes = {{23, 33, 33, 1}, {131, 64, 64, 3}, {300, 96, 65, 1}, {517, 128, 128, 1}};
+    // The last ones are wider than what of a tile's rows stays in shared memory.
+    std::vector<shape> const shapes = {{23, 33, 33, 1},    {131, 64, 64, 3},   {300, 96, 65, 1},
+                                       {517, 128, 128, 1}, {300, 768, 768, 1}, {150, 640, 530, 2}};
     for (shape const& one : shapes)
         for (std::int32_t form : {1, 2, 3})
             for (std::int32_t scope : {0, 1, 2, 3}) {
@@ -509,6 +533,9 @@ void check_all(ram_device const& device, bool gpu) {
         setting prefix = make_setting(200, 128, 1, 1, 33);
         prefix.form = form, prefix.name = std::string(forms[form]) + " prefix of one";
         check_setting(prefix, device, gpu);
+        setting roomy = make_setting(700, 40, 40, 1, 38); // of a panel's side there is more than is used
+        roomy.form = form, roomy.room = 30000, roomy.name = std::string(forms[form]) + " roomy";
+        check_setting(roomy, device, gpu);
         setting none = make_setting(9, 8, 8, 1, 34);
         none.rows.clear(), none.row_groups.clear(), none.edges.clear();
         none.form = form, none.name = std::string(forms[form]) + " no rows";
@@ -740,6 +767,7 @@ int main(int count, char** arguments) {
     } else if (wants_checks(count, arguments)) {
         check_all(device, gpu);
         check_extremes(device, gpu);
+        check_no_numbers(device, gpu);
         if (!asked(count, arguments, "--small")) // a sanitizer has enough with the rest
             check_large(gpu);
     }
