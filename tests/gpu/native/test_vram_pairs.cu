@@ -503,6 +503,44 @@ void check_no_numbers(ram_device const& device, bool gpu) {
         }
 }
 
+/** Prefixes of unit length, whatever the length before: squares overflow long before values do. */
+void check_prefixes(ram_device const& device) {
+    constexpr std::uint32_t stride = 70, width = 50;
+    constexpr float factors[] = {1, 1e25f, 1e-25f, 0, 1e19f, 3e-6f, 1, 1};
+    constexpr auto rows = static_cast<std::uint32_t>(std::size(factors));
+    std::vector<float> source = random_values(37).normal(std::size_t(rows) * stride);
+    for (std::size_t i = 0; i != source.size(); ++i)
+        source[i] *= factors[i / stride];
+    source[6 * stride + 3] = std::numeric_limits<float>::quiet_NaN();
+    source[7 * stride + 3] = std::numeric_limits<float>::infinity();
+    std::vector<std::uint32_t> const counts{rows}, indices{0, 1, 2, 3, 4, 5, 6, 7};
+    std::vector<float> expected(std::size_t(rows) * width), lengths(rows);
+    uform_prefix_t view{};
+    view.stride = stride, view.width = width, view.normalize = 1, view.capacity = view.active = rows;
+    view.count = counts.data(), view.indices = indices.data(), view.source = source.data();
+    view.vectors = expected.data(), view.lengths = lengths.data();
+    device.run(ram_device::operations().prefix_forward, view);
+
+    device_array<std::uint32_t> const device_counts(counts), device_indices(indices);
+    device_array<float> const device_source(source), vectors(expected.size()), device_lengths(rows);
+    view.count = device_counts.data(), view.indices = device_indices.data(), view.source = device_source.data();
+    view.vectors = vectors.data(), view.lengths = device_lengths.data();
+    run("prefix_forward", vram::prefix_forward, view);
+    std::vector<float> const got = vectors.download();
+    for (std::uint32_t row = 0; row != rows; ++row) {
+        std::string const name = "prefix " + std::to_string(row);
+        auto const of_row = [&](std::vector<float> const& values) {
+            return std::vector<float>(values.begin() + row * width, values.begin() + (row + 1) * width);
+        };
+        std::vector<float> const own = of_row(got), ram = of_row(expected);
+        if (std::isnan(ram[3]))
+            check(name, std::isnan(own[3]) && std::isnan(own[0]) == std::isnan(ram[0]));
+        else
+            check(name, ram == std::vector<float>(width) ? own != ram : relative_error(own, to_double(ram)), 1e-6);
+    }
+    check("prefixes guarded", vectors.guarded() && device_lengths.guarded());
+}
+
 constexpr char const* forms[] = {"", "balanced", "ranked", "sigmoid"};
 constexpr char const* scopes[] = {"every", "cross-modal", "targets", "cross-side"};
 
@@ -768,6 +806,8 @@ int main(int count, char** arguments) {
         check_all(device, gpu);
         check_extremes(device, gpu);
         check_no_numbers(device, gpu);
+        if (gpu)
+            check_prefixes(device);
         if (!asked(count, arguments, "--small")) // a sanitizer has enough with the rest
             check_large(gpu);
     }
