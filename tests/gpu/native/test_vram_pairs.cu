@@ -719,6 +719,76 @@ void check_large(bool gpu) {
           1e-3 * std::fabs(ram.temperature[0]) + 2e-6);
 }
 
+/**
+ *  As many units as any batch has. Their vectors are those of a basis, again and again, so that all rows are alike and
+ *  what they answer is known: a pair that is left out, or counted twice, shows.
+ */
+void check_basis(std::uint32_t units, std::uint32_t width, double tau, std::int32_t form) {
+    std::string const name = "basis " + std::to_string(units) + "x" + std::to_string(width) + " " + forms[form];
+    double const beta = -3, scale = 1. / units;
+    std::vector<float> source(std::size_t(units) * width, 0.f);
+    std::vector<std::uint32_t> rows(units), offsets(units + 1, units), others(units);
+    for (std::uint32_t unit = 0; unit != units; ++unit) {
+        source[std::size_t(unit) * width + unit % width] = 1;
+        rows[unit] = offsets[unit] = unit, others[unit] = unit ^ 1;
+    }
+    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows),
+        groups(filled(units, 0u)), device_offsets(offsets), device_others(others);
+    device_array<std::uint8_t> const classes(filled(units, std::uint8_t(uform_pair_class_attracted_k)));
+    device_array<float> const weights(filled(units, 1.f)), vectors(source), gradient(source.size());
+    device_array<float> const temperature(std::vector{static_cast<float>(std::log(tau))}),
+        bias(std::vector{static_cast<float>(beta)}), device_scale(std::vector{static_cast<float>(scale)});
+    device_array<float> const logs(units), forces(units), row_losses(filled(units, 0.f));
+    device_array<double> const loss(std::vector{0.});
+    device_array<float> const temperature_gradient(std::vector{0.f}), bias_gradient(std::vector{0.f});
+    std::size_t const bytes = vram::pairs_workspace_bytes(units, units, units, width, 1);
+    device_array<std::uint8_t> const workspace(bytes);
+    uform_pairs_t to{};
+    to.width = width, to.units_capacity = to.units_active = units, to.rows_capacity = to.rows_active = units;
+    to.edges_capacity = units, to.groups = 1, to.counts = counts.data(), to.vectors = vectors.data();
+    to.rows = device_rows.data(), to.row_groups = groups.data(), to.edge_offsets = device_offsets.data();
+    to.edge_units = device_others.data(), to.edge_classes = classes.data(), to.edge_weights = weights.data();
+    to.form = form, to.negatives = uform_negatives_ambient_k, to.ambient_weight = 1;
+    to.log_inverse_temperature = temperature.data(), to.bias = bias.data(), to.scale = device_scale.data();
+    to.loss = loss.data(), to.row_losses = row_losses.data(), to.row_losses_scale = 1;
+    to.row_logs = logs.data(), to.row_forces = forces.data(), to.gradient = gradient.data();
+    to.log_inverse_temperature_gradient = temperature_gradient.data(), to.bias_gradient = bias_gradient.data();
+    to.workspace = workspace.data(), to.workspace_bytes = bytes;
+    run("pairs_forward", vram::pairs_forward, to);
+    run("pairs_backward", vram::pairs_backward, to);
+
+    auto const softplus = [](double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::fabs(x))); };
+    auto const sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+    // Of those that lie elsewhere one is the positive.
+    double const alike = double(units) / width - 1, elsewhere = double(units) - double(units) / width;
+    double expected, of_alike, of_elsewhere, of_positive; // the loss of a row, and its forces
+    if (form == uform_pair_loss_form_sigmoid_k) {
+        expected = alike * softplus(tau + beta) + (elsewhere - 1) * softplus(beta) + softplus(-beta);
+        of_alike = sigmoid(tau + beta), of_elsewhere = sigmoid(beta), of_positive = -sigmoid(-beta);
+    } else {
+        double const sum = alike * std::exp(tau) + elsewhere;
+        expected = std::log(sum);
+        of_alike = std::exp(tau) / sum, of_elsewhere = 1 / sum, of_positive = 1 / sum - 1;
+    }
+    double rows_error = 0;
+    for (float one : row_losses.download())
+        rows_error = std::max(rows_error, std::fabs(one - expected) / expected);
+    check(name + " row losses", rows_error, 1e-4);
+    check(name + " loss", std::fabs(loss.download()[0] / expected - 1), 1e-4);
+    double const factor = 2 * tau * scale, other = factor * (alike + 1) * of_elsewhere; // either way a pair pulls
+    double const own = factor * alike * of_alike, positive = factor * (alike * of_elsewhere + of_positive);
+    std::vector<float> const slopes = gradient.download();
+    double error = 0;
+    for (std::uint32_t unit = 0; unit != units; ++unit)
+        for (std::uint32_t i = 0; i != width; ++i) {
+            double const wanted = i == unit % width ? own : i == (unit ^ 1) % width ? positive : other;
+            error = std::max(error, std::fabs(slopes[std::size_t(unit) * width + i] - wanted));
+        }
+    // Of one rounding of coefficients to bfloat16, half of 2^-8, where all are alike.
+    check(name + " gradient", error, 4e-3 * std::sqrt(own * own + positive * positive + (width - 2) * other * other));
+    check(name + " guarded", gradient.guarded() && row_losses.guarded() && workspace.guarded());
+}
+
 /** What a sanitizer that looks at every access has time for: each of the kernels, tiles that end early among them. */
 void check_few(ram_device const& device) {
     for (std::int32_t form : {1, 3}) {
@@ -808,8 +878,14 @@ int main(int count, char** arguments) {
         check_no_numbers(device, gpu);
         if (gpu)
             check_prefixes(device);
-        if (!asked(count, arguments, "--small")) // a sanitizer has enough with the rest
+        bool const small = asked(count, arguments, "--small"); // a sanitizer has enough with the rest
+        if (!small)
             check_large(gpu);
+        if (gpu && !small) {
+            check_basis(262400, 64, 10, uform_pair_loss_form_balanced_k);
+            check_basis(262144, 64, 10, uform_pair_loss_form_sigmoid_k);
+            check_basis(66560, 1024, 20, uform_pair_loss_form_balanced_k);
+        }
     }
     if (gpu && wants_bench(count, arguments)) {
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false);
