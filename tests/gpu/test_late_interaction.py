@@ -73,6 +73,20 @@ def test_given_vectors(form: PairLossForm, width: int, of_class: uform.Executor,
         assert torch.equal(torch.from_dlpack(again.gradient), torch.from_dlpack(there.gradient))
 
 
+def test_given_vectors_may_begin_anywhere(of_class: uform.Executor) -> None:
+    torch = pytest.importorskip("torch")
+    tokens, offsets = given(64)
+    asked: dict[str, Any] = {"sides": SIDES, "relations": RELATIONS}
+    dense = torch.from_numpy(tokens).cuda()
+    expected = uform.losses.late_interaction(of_class, dense, offsets, **asked)
+    for before in (1, 2, 3):
+        room = torch.zeros(before + tokens.size, device="cuda")
+        room[before:] = dense.reshape(-1)
+        found = uform.losses.late_interaction(of_class, room[before:].view(-1, 64), offsets, **asked)
+        assert found.loss == expected.loss
+        np.testing.assert_array_equal(found.gradient.numpy(), expected.gradient.numpy())
+
+
 def score(executor: uform.Executor, tokens: Any, offsets: list[int]) -> float:
     """The score of items 0 and 1, out of the loss: with one repelled document SIGMOID's is softplus(score)."""
     torch = pytest.importorskip("torch")

@@ -7,6 +7,7 @@
 #include "vram/backend.h"
 #include "vram/gemm_family.h"
 #include "vram/launch.cuh"
+#include "vram/succession.cuh"
 
 using namespace gpu_test;
 using namespace uform;
@@ -143,6 +144,38 @@ void test_weights() {
 
 __global__ void do_nothing() {}
 
+/** Whether the second of two kernels may begin before the first has ended, on a GPU that dispatches as a class. */
+bool begins_early(int gpu_class) {
+    vram::stream const own = vram::stream::of(stream());
+    vram::stream as = own;
+    as.gpu_class = gpu_class;
+    require(cudaSetDevice(own.device), "cudaSetDevice");
+    cudaGraph_t graph = nullptr;
+    require(cudaStreamBeginCapture(own.handle, cudaStreamCaptureModeThreadLocal), "capture");
+    vram::launch(as, do_nothing, 1, 1, 0);
+    vram::launch_early(as, do_nothing, 1, 1, 0);
+    require(cudaStreamEndCapture(own.handle, &graph), "capture");
+    std::size_t count = 1;
+    cudaGraphNode_t from{}, to{};
+    cudaGraphEdgeData edge{};
+#if CUDART_VERSION >= 13000
+    require(cudaGraphGetEdges(graph, &from, &to, &edge, &count), "cudaGraphGetEdges");
+#else
+    require(cudaGraphGetEdges_v2(graph, &from, &to, &edge, &count), "cudaGraphGetEdges");
+#endif
+    cudaGraphDestroy(graph);
+    return count == 1 && edge.type == cudaGraphDependencyTypeProgrammatic;
+}
+
+/** Where no one knows that a kernel waits for what came before, it begins behind it: a later GPU may run code that was
+ *  compiled for an Ampere. */
+void test_early_launches() {
+    bool const hopper = vram::stream::of(stream()).gpu_class == uform_gpu_class_hopper_k;
+    check("a Hopper's kernels begin early", !hopper || begins_early(uform_gpu_class_hopper_k));
+    for (int other : {uform_gpu_class_ampere_k, uform_gpu_class_ada_k, uform_gpu_class_blackwell_k})
+        check("those of class " + std::to_string(other) + " do not", !begins_early(other));
+}
+
 /** A launch that can not be: its error names the operation and does not stay behind. */
 void test_failed_launch() {
     constexpr unsigned too_many_threads = 4096;
@@ -169,6 +202,7 @@ int main() {
     test_places();
     test_weights();
     test_failed_launch();
+    test_early_launches();
     std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));
     return native_test::report();
 }

@@ -19,6 +19,7 @@ struct setting {
     std::vector<run_t> queries, documents;
     std::uint32_t rows = 0, longest = 1;
     std::vector<float> vectors; // already rounded to bfloat16
+    std::uint32_t before = 0;   // values before them on the device, where a user's array may begin anywhere
 
     std::uint32_t query_vectors() const { return queries.empty() ? 0 : queries.back().place + queries.back().count; }
     std::uint32_t document_vectors() const {
@@ -70,8 +71,8 @@ struct device_setting {
           query_vectors_capacity(of.query_vectors() + 37), document_vectors_capacity(of.document_vectors() + 11),
           counts(std::vector<std::uint32_t>{static_cast<std::uint32_t>(of.queries.size()), of.query_vectors(),
                                             static_cast<std::uint32_t>(of.documents.size())}),
-          queries(of.queries, queries_capacity), documents(of.documents, documents_capacity), vectors(of.vectors),
-          similarities(std::size_t(queries_capacity) * documents_capacity),
+          queries(of.queries, queries_capacity), documents(of.documents, documents_capacity),
+          vectors(of.before + of.vectors.size()), similarities(std::size_t(queries_capacity) * documents_capacity),
           places(std::size_t(documents_capacity) * query_vectors_capacity), coefficients(similarities.size()),
           gradient(of.vectors.size()),
           workspace(vram::maxsim_workspace_bytes(of.width, query_vectors_capacity, documents_capacity,
@@ -81,10 +82,13 @@ struct device_setting {
             for (std::size_t d = 0; d != of.documents.size(); ++d)
                 spread[q * documents_capacity + d] = coefficients_of[q * of.documents.size() + d];
         coefficients.upload(spread);
+        std::vector<float> moved(of.before, std::numeric_limits<float>::quiet_NaN());
+        moved.insert(moved.end(), of.vectors.begin(), of.vectors.end());
+        vectors.upload(moved);
         view.width = of.width, view.vectors_capacity = of.rows, view.queries_capacity = queries_capacity;
         view.query_vectors_capacity = query_vectors_capacity, view.documents_capacity = documents_capacity;
         view.document_vectors_capacity = document_vectors_capacity, view.longest = of.longest + 1;
-        view.counts = counts.data(), view.vectors = vectors.data(), view.queries = queries.data();
+        view.counts = counts.data(), view.vectors = vectors.data() + of.before, view.queries = queries.data();
         view.documents = documents.data(), view.similarities = similarities.data(), view.places = places.data();
         view.coefficients = coefficients.data(), view.gradient = gradient.data();
         view.workspace = workspace.data(), view.workspace_bytes = workspace.bytes();
@@ -246,6 +250,9 @@ void check_maxsim(ram_device const& ram) {
     check_setting(make("many queries", 64, 900, 5, constant(20), odd(37, 301)), ram);
     check_setting(make("many documents", 64, 2, 1500, constant(9), odd(3, 20)), ram);
     check_setting(make("long", 64, 3, 3, constant(50), odd(1700, 4000)), ram);
+    setting shifted = make("shifted", 64, 7, 9, odd(13, 41), odd(37, 301));
+    shifted.before = 1;
+    check_setting(shifted, ram);
     check_setting(make_ties(), ram);
     check_setting(make_hub(), ram);
     setting none = make("none", 64, 0, 3, constant(1), constant(5));
@@ -350,6 +357,10 @@ void check_loss(std::string const& name, loss_setting const& of, ram_device cons
     view.log_inverse_temperature_gradient = temperature.data(), view.bias_gradient = bias.data();
     view.workspace = workspace.data(), view.workspace_bytes = workspace.bytes();
     run(name.c_str(), vram::similarity_pairs, view);
+    if (std::isnan(ram.loss)) {
+        check(name + " is no number", std::isnan(loss.download()[0]));
+        return;
+    }
     check(name + " loss", std::fabs(loss.download()[0] - ram.loss), 1e-6 * std::fabs(ram.loss) + 1e-9);
     check(name + " rows", relative_error(row_losses.download(), to_double(ram.row_losses)), 1e-5);
     check(name + " coefficients", relative_error(coefficients.download(), to_double(ram.coefficients)), 1e-5);
@@ -368,6 +379,12 @@ void check_losses(ram_device const& ram) {
             check_loss(name + " sharp", make_loss(form, 9, 700, 100, 1, ambient), ram);
         }
         check_loss(std::string(names[form]) + " lone", make_loss(form, 1, 1, 20, 1, true), ram);
+        // A query whose vectors are no numbers: one of its similarities, then all.
+        for (std::uint32_t count : {1u, 300u}) {
+            loss_setting broken = make_loss(form, 23, 301, 20, 0.3f, true);
+            std::fill_n(broken.similarities.begin() + 1, count, std::numeric_limits<float>::quiet_NaN());
+            check_loss(std::string(names[form]) + " without " + std::to_string(count), broken, ram);
+        }
     }
 }
 

@@ -25,7 +25,8 @@ struct setting {
     std::int32_t negatives = uform_negatives_ambient_k;
     std::int32_t scope = uform_ambient_scope_every_k;
     float ambient_weight = 1;
-    bool rounded = true; // vectors are what bfloat16 can hold, so that only the operation's own rounding is measured
+    std::uint32_t room = 9; // for units past those that there are
+    bool rounded = true;    // vectors are what bfloat16 can hold, so that only the operation's own rounding is measured
 
     std::uint32_t edges_count() const {
         std::size_t count = 0;
@@ -75,9 +76,9 @@ arguments_of describe(setting const& of) {
     arguments_of to;
     auto const rows = static_cast<std::uint32_t>(of.rows.size());
     to.prefix.stride = of.stride, to.prefix.width = of.width, to.prefix.normalize = of.width != of.stride;
-    to.prefix.capacity = of.units + 9, to.prefix.active = of.units + 5;
+    to.prefix.capacity = of.units + of.room, to.prefix.active = of.units + 5;
     to.pairs.width = of.width;
-    to.pairs.units_capacity = of.units + 9, to.pairs.units_active = of.units + 5;
+    to.pairs.units_capacity = of.units + of.room, to.pairs.units_active = of.units + 5;
     to.pairs.rows_capacity = rows + 7, to.pairs.rows_active = rows + 3;
     to.pairs.edges_capacity = of.edges_count() + 11;
     to.pairs.groups = of.groups;
@@ -481,6 +482,65 @@ setting make_setting(std::uint32_t units, std::uint32_t stride, std::uint32_t wi
     return of;
 }
 
+/** A NaN shows in the loss and in the gradient of its row, whichever pair it comes in by. */
+void check_no_numbers(ram_device const& device, bool gpu) {
+    for (std::int32_t form : {1, 2, 3})
+        for (std::uint8_t kind : {uform_pair_class_attracted_k, uform_pair_class_repelled_k}) {
+            setting of = make_setting(3, 2, 2, 1, 36);
+            of.rows = {0}, of.row_groups = {0};
+            of.edges = {{{1, uform_pair_class_attracted_k, 1.f}, {2, kind, 1.f}}};
+            of.form = form, of.negatives = uform_negatives_named_k;
+            of.source[4] = std::numeric_limits<float>::quiet_NaN();
+            std::string const name = "no number " + std::to_string(form) + " " + std::to_string(kind);
+            auto const shows = [](answers const& got) { return std::isnan(got.loss) && std::isnan(got.gradient[0]); };
+            // Without a negative there is no RANKED loss to show it in.
+            bool const has_loss = form != uform_pair_loss_form_ranked_k || kind == uform_pair_class_repelled_k;
+            if (!has_loss)
+                continue;
+            check(name + " ram", shows(run_ram(of, device)));
+            if (gpu)
+                check(name, shows(run_vram(of, how::direct)));
+        }
+}
+
+/** Prefixes of unit length, whatever the length before: squares overflow long before values do. */
+void check_prefixes(ram_device const& device) {
+    constexpr std::uint32_t stride = 70, width = 50;
+    constexpr float factors[] = {1, 1e25f, 1e-25f, 0, 1e19f, 3e-6f, 1, 1};
+    constexpr auto rows = static_cast<std::uint32_t>(std::size(factors));
+    std::vector<float> source = random_values(37).normal(std::size_t(rows) * stride);
+    for (std::size_t i = 0; i != source.size(); ++i)
+        source[i] *= factors[i / stride];
+    source[6 * stride + 3] = std::numeric_limits<float>::quiet_NaN();
+    source[7 * stride + 3] = std::numeric_limits<float>::infinity();
+    std::vector<std::uint32_t> const counts{rows}, indices{0, 1, 2, 3, 4, 5, 6, 7};
+    std::vector<float> expected(std::size_t(rows) * width), lengths(rows);
+    uform_prefix_t view{};
+    view.stride = stride, view.width = width, view.normalize = 1, view.capacity = view.active = rows;
+    view.count = counts.data(), view.indices = indices.data(), view.source = source.data();
+    view.vectors = expected.data(), view.lengths = lengths.data();
+    device.run(ram_device::operations().prefix_forward, view);
+
+    device_array<std::uint32_t> const device_counts(counts), device_indices(indices);
+    device_array<float> const device_source(source), vectors(expected.size()), device_lengths(rows);
+    view.count = device_counts.data(), view.indices = device_indices.data(), view.source = device_source.data();
+    view.vectors = vectors.data(), view.lengths = device_lengths.data();
+    run("prefix_forward", vram::prefix_forward, view);
+    std::vector<float> const got = vectors.download();
+    for (std::uint32_t row = 0; row != rows; ++row) {
+        std::string const name = "prefix " + std::to_string(row);
+        auto const of_row = [&](std::vector<float> const& values) {
+            return std::vector<float>(values.begin() + row * width, values.begin() + (row + 1) * width);
+        };
+        std::vector<float> const own = of_row(got), ram = of_row(expected);
+        if (std::isnan(ram[3]))
+            check(name, std::isnan(own[3]) && std::isnan(own[0]) == std::isnan(ram[0]));
+        else
+            check(name, ram == std::vector<float>(width) ? own != ram : relative_error(own, to_double(ram)), 1e-6);
+    }
+    check("prefixes guarded", vectors.guarded() && device_lengths.guarded());
+}
+
 constexpr char const* forms[] = {"", "balanced", "ranked", "sigmoid"};
 constexpr char const* scopes[] = {"every", "cross-modal", "targets", "cross-side"};
 
@@ -488,7 +548,9 @@ void check_all(ram_device const& device, bool gpu) {
     struct shape {
         std::uint32_t units, stride, width, groups;
     };
-    std::vector<shape> const shapes = {{23, 33, 33, 1}, {131, 64, 64, 3}, {300, 96, 65, 1}, {517, 128, 128, 1}};
+    // The last ones are wider than what of a tile's rows stays in shared memory.
+    std::vector<shape> const shapes = {{23, 33, 33, 1},    {131, 64, 64, 3},   {300, 96, 65, 1},
+                                       {517, 128, 128, 1}, {300, 768, 768, 1}, {150, 640, 530, 2}};
     for (shape const& one : shapes)
         for (std::int32_t form : {1, 2, 3})
             for (std::int32_t scope : {0, 1, 2, 3}) {
@@ -509,6 +571,9 @@ void check_all(ram_device const& device, bool gpu) {
         setting prefix = make_setting(200, 128, 1, 1, 33);
         prefix.form = form, prefix.name = std::string(forms[form]) + " prefix of one";
         check_setting(prefix, device, gpu);
+        setting roomy = make_setting(700, 40, 40, 1, 38); // of a panel's side there is more than is used
+        roomy.form = form, roomy.room = 30000, roomy.name = std::string(forms[form]) + " roomy";
+        check_setting(roomy, device, gpu);
         setting none = make_setting(9, 8, 8, 1, 34);
         none.rows.clear(), none.row_groups.clear(), none.edges.clear();
         none.form = form, none.name = std::string(forms[form]) + " no rows";
@@ -654,6 +719,76 @@ void check_large(bool gpu) {
           1e-3 * std::fabs(ram.temperature[0]) + 2e-6);
 }
 
+/**
+ *  As many units as any batch has. Their vectors are those of a basis, again and again, so that all rows are alike and
+ *  what they answer is known: a pair that is left out, or counted twice, shows.
+ */
+void check_basis(std::uint32_t units, std::uint32_t width, double tau, std::int32_t form) {
+    std::string const name = "basis " + std::to_string(units) + "x" + std::to_string(width) + " " + forms[form];
+    double const beta = -3, scale = 1. / units;
+    std::vector<float> source(std::size_t(units) * width, 0.f);
+    std::vector<std::uint32_t> rows(units), offsets(units + 1, units), others(units);
+    for (std::uint32_t unit = 0; unit != units; ++unit) {
+        source[std::size_t(unit) * width + unit % width] = 1;
+        rows[unit] = offsets[unit] = unit, others[unit] = unit ^ 1;
+    }
+    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows),
+        groups(filled(units, 0u)), device_offsets(offsets), device_others(others);
+    device_array<std::uint8_t> const classes(filled(units, std::uint8_t(uform_pair_class_attracted_k)));
+    device_array<float> const weights(filled(units, 1.f)), vectors(source), gradient(source.size());
+    device_array<float> const temperature(std::vector{static_cast<float>(std::log(tau))}),
+        bias(std::vector{static_cast<float>(beta)}), device_scale(std::vector{static_cast<float>(scale)});
+    device_array<float> const logs(units), forces(units), row_losses(filled(units, 0.f));
+    device_array<double> const loss(std::vector{0.});
+    device_array<float> const temperature_gradient(std::vector{0.f}), bias_gradient(std::vector{0.f});
+    std::size_t const bytes = vram::pairs_workspace_bytes(units, units, units, width, 1);
+    device_array<std::uint8_t> const workspace(bytes);
+    uform_pairs_t to{};
+    to.width = width, to.units_capacity = to.units_active = units, to.rows_capacity = to.rows_active = units;
+    to.edges_capacity = units, to.groups = 1, to.counts = counts.data(), to.vectors = vectors.data();
+    to.rows = device_rows.data(), to.row_groups = groups.data(), to.edge_offsets = device_offsets.data();
+    to.edge_units = device_others.data(), to.edge_classes = classes.data(), to.edge_weights = weights.data();
+    to.form = form, to.negatives = uform_negatives_ambient_k, to.ambient_weight = 1;
+    to.log_inverse_temperature = temperature.data(), to.bias = bias.data(), to.scale = device_scale.data();
+    to.loss = loss.data(), to.row_losses = row_losses.data(), to.row_losses_scale = 1;
+    to.row_logs = logs.data(), to.row_forces = forces.data(), to.gradient = gradient.data();
+    to.log_inverse_temperature_gradient = temperature_gradient.data(), to.bias_gradient = bias_gradient.data();
+    to.workspace = workspace.data(), to.workspace_bytes = bytes;
+    run("pairs_forward", vram::pairs_forward, to);
+    run("pairs_backward", vram::pairs_backward, to);
+
+    auto const softplus = [](double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::fabs(x))); };
+    auto const sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+    // Of those that lie elsewhere one is the positive.
+    double const alike = double(units) / width - 1, elsewhere = double(units) - double(units) / width;
+    double expected, of_alike, of_elsewhere, of_positive; // the loss of a row, and its forces
+    if (form == uform_pair_loss_form_sigmoid_k) {
+        expected = alike * softplus(tau + beta) + (elsewhere - 1) * softplus(beta) + softplus(-beta);
+        of_alike = sigmoid(tau + beta), of_elsewhere = sigmoid(beta), of_positive = -sigmoid(-beta);
+    } else {
+        double const sum = alike * std::exp(tau) + elsewhere;
+        expected = std::log(sum);
+        of_alike = std::exp(tau) / sum, of_elsewhere = 1 / sum, of_positive = 1 / sum - 1;
+    }
+    double rows_error = 0;
+    for (float one : row_losses.download())
+        rows_error = std::max(rows_error, std::fabs(one - expected) / expected);
+    check(name + " row losses", rows_error, 1e-4);
+    check(name + " loss", std::fabs(loss.download()[0] / expected - 1), 1e-4);
+    double const factor = 2 * tau * scale, other = factor * (alike + 1) * of_elsewhere; // either way a pair pulls
+    double const own = factor * alike * of_alike, positive = factor * (alike * of_elsewhere + of_positive);
+    std::vector<float> const slopes = gradient.download();
+    double error = 0;
+    for (std::uint32_t unit = 0; unit != units; ++unit)
+        for (std::uint32_t i = 0; i != width; ++i) {
+            double const wanted = i == unit % width ? own : i == (unit ^ 1) % width ? positive : other;
+            error = std::max(error, std::fabs(slopes[std::size_t(unit) * width + i] - wanted));
+        }
+    // Of one rounding of coefficients to bfloat16, half of 2^-8, where all are alike.
+    check(name + " gradient", error, 4e-3 * std::sqrt(own * own + positive * positive + (width - 2) * other * other));
+    check(name + " guarded", gradient.guarded() && row_losses.guarded() && workspace.guarded());
+}
+
 /** What a sanitizer that looks at every access has time for: each of the kernels, tiles that end early among them. */
 void check_few(ram_device const& device) {
     for (std::int32_t form : {1, 3}) {
@@ -740,8 +875,17 @@ int main(int count, char** arguments) {
     } else if (wants_checks(count, arguments)) {
         check_all(device, gpu);
         check_extremes(device, gpu);
-        if (!asked(count, arguments, "--small")) // a sanitizer has enough with the rest
+        check_no_numbers(device, gpu);
+        if (gpu)
+            check_prefixes(device);
+        bool const small = asked(count, arguments, "--small"); // a sanitizer has enough with the rest
+        if (!small)
             check_large(gpu);
+        if (gpu && !small) {
+            check_basis(262400, 64, 10, uform_pair_loss_form_balanced_k);
+            check_basis(262144, 64, 10, uform_pair_loss_form_sigmoid_k);
+            check_basis(66560, 1024, 20, uform_pair_loss_form_balanced_k);
+        }
     }
     if (gpu && wants_bench(count, arguments)) {
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false);

@@ -23,7 +23,8 @@ __device__ __forceinline__ unsigned warp_of_block() { return threadIdx.x / warp_
 /** A warp rounds a vector, and pads it by zeros. */
 __device__ __forceinline__ void round_vector(problem const& p, std::size_t from, __nv_bfloat16* to) {
     float const* const vector = p.vectors + from * p.width;
-    bool const aligned = p.width % lanes_k == 0;
+    // Those of a user's own array may begin at any float32.
+    bool const aligned = p.width % lanes_k == 0 && reinterpret_cast<std::uintptr_t>(p.vectors) % 16 == 0;
     for (std::uint32_t first = threadIdx.x % warp_k * lanes_k; first < p.padded_width; first += warp_k * lanes_k) {
         floatx8 values{};
         if (aligned && first < p.width) {

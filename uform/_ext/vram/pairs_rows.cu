@@ -27,7 +27,8 @@ struct exponential_sum {
     double sum = 0;
 
     __device__ void add(exponential_sum const& other) {
-        double const most = fmax(maximum, other.maximum);
+        // Not by fmax, which passes over a NaN.
+        double const most = other.maximum <= maximum ? maximum : other.maximum;
         if (most == -INFINITY) {
             sum += other.sum;
             return;

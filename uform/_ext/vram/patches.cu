@@ -113,18 +113,18 @@ __global__ void __launch_bounds__(moving_threads_k, 4)
 __global__ void __launch_bounds__(threads_k)
     pad_weight(std::uint32_t rows, std::uint32_t width, __nv_bfloat16 const* __restrict__ from,
                __nv_bfloat16* __restrict__ to) {
-    std::uint32_t const padded = padded_width(width), place = blockIdx.x * threads_k + threadIdx.x;
+    std::size_t const padded = padded_width(width), place = std::size_t(blockIdx.x) * threads_k + threadIdx.x;
     if (place >= rows * padded)
         return;
-    std::uint32_t const row = place / padded, column = place % padded;
-    to[place] = column < width ? from[std::size_t(row) * width + column] : __float2bfloat16(0.f);
+    std::size_t const row = place / padded, column = place % padded;
+    to[place] = column < width ? from[row * width + column] : __float2bfloat16(0.f);
 }
 
 __global__ void __launch_bounds__(threads_k)
     add_unpadded(std::uint32_t rows, std::uint32_t width, float const* __restrict__ from, float* __restrict__ to) {
-    std::uint32_t const place = blockIdx.x * threads_k + threadIdx.x;
-    if (place < rows * width)
-        to[place] += from[std::size_t(place / width) * padded_width(width) + place % width];
+    std::size_t const place = std::size_t(blockIdx.x) * threads_k + threadIdx.x;
+    if (place < std::size_t(rows) * width)
+        to[place] += from[place / width * padded_width(width) + place % width];
 }
 
 void launch_scale_values(stream const& stream, uform_patches_t const& patches, __nv_bfloat16* scaled) {

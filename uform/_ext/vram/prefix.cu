@@ -1,5 +1,5 @@
-#include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
+#include "vram/lengths.cuh"
 #include "vram/operations.h"
 
 namespace uform::vram {
@@ -8,13 +8,6 @@ namespace {
 
 constexpr unsigned warps_k = 8;
 constexpr unsigned threads_k = warps_k * warp_k;
-constexpr float smallest_length_k = 1e-12f;
-
-/** Calls `body(column)` for the columns of this lane. */
-template <typename body_at> __device__ __forceinline__ void each_column(std::uint32_t width, body_at&& body) {
-    for (std::uint32_t column = threadIdx.x % warp_k; column < width; column += warp_k)
-        body(column);
-}
 
 /** A warp a vector. */
 __global__ void __launch_bounds__(threads_k) take_prefix(uform_prefix_t prefix) {
@@ -23,10 +16,7 @@ __global__ void __launch_bounds__(threads_k) take_prefix(uform_prefix_t prefix) 
         return;
     float const* const from = prefix.source + std::size_t(prefix.indices[row]) * prefix.stride;
     float* const to = prefix.vectors + std::size_t(row) * prefix.width;
-    float square = 0;
-    each_column(prefix.width, [&](std::uint32_t column) { square = fmaf(from[column], from[column], square); });
-    float const length = sqrtf(sum_warp(square));
-    float const divisor = prefix.normalize ? fmaxf(length, smallest_length_k) : 1;
+    float const length = length_of(from, prefix.width), divisor = prefix.normalize ? divisor_of(length) : 1;
     each_column(prefix.width, [&](std::uint32_t column) { to[column] = from[column] / divisor; });
     if (threadIdx.x % warp_k == 0)
         prefix.lengths[row] = length;
@@ -45,7 +35,7 @@ __global__ void __launch_bounds__(threads_k) return_prefix(uform_prefix_t prefix
     if (prefix.normalize && length > smallest_length_k)
         each_column(prefix.width, [&](std::uint32_t column) { along = fmaf(unit[column], gradient[column], along); });
     along = sum_warp(along);
-    float const divisor = prefix.normalize ? fmaxf(length, smallest_length_k) : 1;
+    float const divisor = prefix.normalize ? divisor_of(length) : 1;
     each_column(prefix.width,
                 [&](std::uint32_t column) { to[column] += fmaf(-along, unit[column], gradient[column]) / divisor; });
 }

@@ -164,9 +164,8 @@ private:
                 largest = fmax(largest, score_of(edge));
             return 0.;
         });
+        // Without anything to sum up all is zero; where that is NaN alone, so is the sum.
         maximum_ = largest_of_block(largest, scratch_);
-        if (!(maximum_ > -CUDART_INF))
-            return;
         sum_ = sum(ambient([&](double score) { return pairs_.ambient_weight * exp(score - maximum_); }) +
                    edges([&](std::uint32_t edge) {
                        double const own = kappa(edge);

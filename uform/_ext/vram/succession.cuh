@@ -31,7 +31,8 @@ void launch_early(stream const& stream, void (*kernel)(parameters_at...), dim3 g
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream.handle;
     config.attrs = &attribute;
-    config.numAttrs = stream.gpu_class >= uform_gpu_class_hopper_k ? 1 : 0;
+    // Of a later GPU it is not known that the kernel waits: it may run what was compiled for an earlier one.
+    config.numAttrs = stream.gpu_class == uform_gpu_class_hopper_k ? 1 : 0;
     detail::launch(stream, kernel, config, static_cast<arguments_at&&>(arguments)...);
 }
 

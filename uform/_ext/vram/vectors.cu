@@ -1,9 +1,9 @@
 /** Every column's hidden state mapped to a vector of unit length. */
 #include <algorithm>
 
-#include "vram/elementwise.cuh"
 #include "vram/gemm.h"
 #include "vram/launch.cuh"
+#include "vram/lengths.cuh"
 #include "vram/operations.h"
 
 namespace uform::vram {
@@ -12,12 +12,6 @@ namespace {
 
 constexpr unsigned warps_k = 8;
 constexpr unsigned threads_k = warps_k * warp_k;
-constexpr float smallest_length_k = 1e-12f;
-
-template <typename body_at> __device__ __forceinline__ void each_column(std::uint32_t width, body_at&& body) {
-    for (std::uint32_t column = threadIdx.x % warp_k; column < width; column += warp_k)
-        body(column);
-}
 
 /** A warp a vector. */
 __global__ void __launch_bounds__(threads_k) scale_vectors(uform_vectors_t given) {
@@ -25,9 +19,7 @@ __global__ void __launch_bounds__(threads_k) scale_vectors(uform_vectors_t given
     if (row >= given.columns.counts[0])
         return;
     float* const vector = given.vectors + std::size_t(row) * given.width;
-    float square = 0;
-    each_column(given.width, [&](std::uint32_t column) { square = fmaf(vector[column], vector[column], square); });
-    float const length = sqrtf(sum_warp(square)), divisor = fmaxf(length, smallest_length_k);
+    float const length = length_of(vector, given.width), divisor = divisor_of(length);
     each_column(given.width, [&](std::uint32_t column) { vector[column] /= divisor; });
     if (threadIdx.x % warp_k == 0)
         given.lengths[row] = length;
@@ -51,7 +43,7 @@ __global__ void __launch_bounds__(threads_k) unscale_vectors(uform_vectors_t giv
     if (length > smallest_length_k)
         each_column(given.width, [&](std::uint32_t column) { along = fmaf(unit[column], gradient[column], along); });
     along = sum_warp(along);
-    float const divisor = fmaxf(length, smallest_length_k);
+    float const divisor = divisor_of(length);
     each_column(given.width, [&](std::uint32_t column) {
         mapped[at + column] = __float2bfloat16(fmaf(-along, unit[column], gradient[column]) / divisor);
     });
