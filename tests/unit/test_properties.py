@@ -403,6 +403,7 @@ CONTRASTIVE = Objective.CONTRASTIVE
         ("warmup_steps", lambda: {"schedule": uform.Schedule(steps=10, warmup_steps=11)}),
         ("beta1", lambda: {"optimizer": uform.Optimizer(beta1=1.0)}),
         ("epsilon", lambda: {"optimizer": uform.Optimizer(epsilon=-1.0)}),
+        ("epsilon", lambda: {"optimizer": uform.Optimizer(epsilon=1e-50)}),
         ("no/such/file", lambda: {"resume": "no/such/file"}),
         ("unknown", lambda: {"unknown": 3}),
     ],

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "core/resume.h"
@@ -91,10 +92,15 @@ void derive_optimizer(uform_optimizer_t& optimizer) {
         fail(uform_status_invalid_argument_k, "Optimizer.beta1: below 1, not ", optimizer.beta1);
     if (optimizer.beta2 >= 1)
         fail(uform_status_invalid_argument_k, "Optimizer.beta2: below 1, not ", optimizer.beta2);
-    // A true zero would divide zero by zero for every parameter that no gradient reached.
-    if (optimizer.epsilon < 0)
-        fail(uform_status_invalid_argument_k, "Optimizer.epsilon: above 0, not ", optimizer.epsilon);
+    // A true zero would divide zero by zero for every parameter that no gradient reached; the update is in float32.
+    double const given = optimizer.epsilon;
+    if (given < 0)
+        fail(uform_status_invalid_argument_k, "Optimizer.epsilon: above 0, not ", given);
     derive_number(optimizer.epsilon, 1e-6, "Optimizer.epsilon");
+    constexpr double least = std::numeric_limits<float>::min();
+    if (optimizer.epsilon < least)
+        fail(uform_status_invalid_argument_k, "Optimizer.epsilon: at least ", least,
+             " since float32 has none below, not ", given);
     derive_number(optimizer.weight_decay, 0.01, "Optimizer.weight_decay");
     derive_number(optimizer.max_gradient_norm, 1, "Optimizer.max_gradient_norm");
 }
