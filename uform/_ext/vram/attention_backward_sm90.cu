@@ -16,8 +16,9 @@ constexpr unsigned slice_k = 32;          // queries whose scores a group holds 
 constexpr unsigned chunk_k = 16;          // passing boxes of which the rows' values are there at a time
 constexpr unsigned longest_alone_k = 256; // of longer segments, `along` is computed once, by a kernel of its own
 
-// Whole segments are a block's work where they are longer, and where so many units are each multiprocessor's.
-constexpr unsigned longer_than_k = 128, units_each_k = 4;
+// Whole segments are a block's work where they are longer, and where so many units are each multiprocessor's: with one
+// each, segments of 256 columns gain, but those of mixed lengths lose.
+constexpr unsigned longer_than_k = 128, units_each_k = 2;
 
 struct backward_memory {
     boxes_of<own_boxes_k> queries, keys, values, gradients;
