@@ -267,7 +267,8 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
     attention_backward_kernel(attention_problem const problem, bool along_known,
                               __grid_constant__ CUtensorMap const qkv, __grid_constant__ CUtensorMap const gradient) {
     extern __shared__ __align__(1024) std::byte shared[];
-    unsigned const head = blockIdx.x, first = blockIdx.y * attention_block_k, offset = head * head_width_k;
+    unsigned const head = blockIdx.x % problem.heads, first = blockIdx.x / problem.heads * attention_block_k,
+                   offset = head * head_width_k;
     unsigned const hidden = problem.heads * head_width_k, count = problem.columns.counts[0];
     backward_block block{problem,
                          *reinterpret_cast<backward_memory*>(shared),
@@ -341,7 +342,7 @@ void launch_attention_backward(stream const& on, attention_problem const& proble
         launch_rotary_turns(on, problem.columns, score_scale_k, turns_of(problem));
     CUtensorMap const qkv = tensor_map_of(on, problem.qkv, rows, 3 * hidden, 3 * hidden);
     CUtensorMap const gradient = tensor_map_of(on, problem.gradient, rows, hidden, hidden);
-    launch(on, attention_backward_kernel, dim3(problem.heads, blocks_for(rows, attention_block_k)), block_threads_k,
+    launch(on, attention_backward_kernel, problem.heads * blocks_for(rows, attention_block_k), block_threads_k,
            sizeof(backward_memory), problem, along_known, qkv, gradient);
 }
 

@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(block_threads_k, blocks_per_multiprocessor_k)
     using namespace hopper;
     extern __shared__ __align__(1024) std::byte shared[];
     forward_memory& memory = *reinterpret_cast<forward_memory*>(shared);
-    unsigned const head = blockIdx.x, first = blockIdx.y * attention_block_k, hidden = problem.heads * head_width_k;
+    unsigned const head = blockIdx.x % problem.heads, first = blockIdx.x / problem.heads * attention_block_k,
+                   hidden = problem.heads * head_width_k;
     unsigned const offset = head * head_width_k;
     box_column const queries_at{&qkv, offset}, keys_at{&qkv, hidden + offset}, values_at{&qkv, 2 * hidden + offset};
     unsigned const count = problem.columns.counts[0];
@@ -186,7 +187,7 @@ void launch_attention_forward(stream const& on, attention_problem const& problem
     if (rows == 0)
         return;
     CUtensorMap const qkv = tensor_map_of(on, problem.qkv, rows, 3 * hidden, 3 * hidden);
-    launch(on, attention_forward_kernel, dim3(problem.heads, blocks_for(rows, attention_block_k)), block_threads_k,
+    launch(on, attention_forward_kernel, problem.heads * blocks_for(rows, attention_block_k), block_threads_k,
            sizeof(forward_memory), problem, qkv);
 }
 
