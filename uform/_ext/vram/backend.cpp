@@ -343,8 +343,11 @@ uform_status_t host_wait(uform_event_t* opaque) {
 
 uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds) {
     return guard([&] {
+        constexpr char const* operation = "event_elapsed";
+        // Where none is current, the runtime would make a context on GPU 0, whosever that is.
+        current_gpu const current(event::of(from).device, operation);
         float milliseconds = 0;
-        check_cuda(cudaEventElapsedTime(&milliseconds, event::of(from).handle, event::of(to).handle), "event_elapsed");
+        check_cuda(cudaEventElapsedTime(&milliseconds, event::of(from).handle, event::of(to).handle), operation);
         *seconds = 1e-3 * static_cast<double>(milliseconds);
     });
 }
