@@ -139,6 +139,8 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
             upload(to.first_moment(), first);
             upload(to.second_moment(), second);
         }
+        for (uint32_t device = 0; device != replicas_.size(); ++device) // which may read them as late as that
+            check(executor_->operations().stream_synchronize(executor_->stream(device)));
         told.advance();
     }
     std::fill(std::begin(state_.not_finite), std::end(state_.not_finite), UINT64_MAX);
@@ -396,10 +398,11 @@ void trainer::save(std::string const& path, uform_progress_t call, void* state, 
     std::lock_guard order(executor_->order());
     parameter_table const& table = whole_->declared.parameters;
     replica const& from = *replicas_[0];
-    std::vector<float> parameters, first, second;
-    run_values const values{on_host(from.parameters(), table.flat(), parameters),
-                            on_host(from.first_moment(), table.flat(), first),
-                            on_host(from.second_moment(), table.flat(), second)};
+    std::vector<float> copy;
+    auto const read = [&](float const* values) {
+        return [&, values](parameter const& one) { return on_host(values + one.offset, one.count(), copy); };
+    };
+    run_values const values{read(from.parameters()), read(from.first_moment()), read(from.second_moment())};
     progress told(call, state, every, checkpoint_tensors(table));
     save_checkpoint(path, table, values, {state_.applied, calls_, whole_->derived.seed}, uform::describe(*whole_),
                     told);
