@@ -158,6 +158,21 @@ void test_failed_launch() {
     synchronize();
 }
 
+/** A capture that ends on a GPU that is lost still leaves the gate: who waits for the whole GPU is told, not kept. */
+void test_a_lost_capture() {
+    vram::stream& on = vram::stream::of(stream());
+    require(vram::capture_begin(stream()), "capture_begin");
+    constexpr int none = 4096; // of the same gate as GPU 0
+    int const own = std::exchange(on.device, none);
+    uform_graph_t* made = nullptr;
+    check("capture on a lost GPU refused", vram::capture_end(stream(), &made) == uform_status_device_k && !made);
+    on.device = own;
+    cudaGraph_t captured = nullptr;
+    check("capture ended", cudaStreamEndCapture(on.handle, &captured) == cudaSuccess);
+    require(cudaGraphDestroy(captured), "cudaGraphDestroy");
+    require(vram::device_synchronize(stream()), "device_synchronize");
+}
+
 } // namespace
 
 int main() {
@@ -169,6 +184,7 @@ int main() {
     test_places();
     test_weights();
     test_failed_launch();
+    test_a_lost_capture();
     std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));
     return native_test::report();
 }

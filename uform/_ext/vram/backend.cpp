@@ -60,6 +60,21 @@ constexpr bool has_hopper_kernels_k = true;
 constexpr bool has_hopper_kernels_k = false;
 #endif
 
+/** Memory of the stream's GPU, which is current. */
+void* allocate(stream const& on, std::size_t bytes) {
+    void* memory = nullptr;
+    cudaError_t const result = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (result != cudaErrorMemoryAllocation) {
+        check_cuda(result, on);
+        return memory;
+    }
+    cudaGetLastError();
+    std::size_t free = 0, whole = 0;
+    check_cuda(cudaMemGetInfo(&free, &whole), on);
+    fail(uform_status_out_of_memory_k, "GPU ", on.device, ": ", bytes, " bytes were asked for, ", free, " are free of ",
+         whole);
+}
+
 int class_of_device(device_info const& one, std::uint32_t place) {
     int const own = gpu_class_of(one.capability_major, one.capability_minor);
     if (own == uform_gpu_class_none_k)
@@ -156,7 +171,7 @@ stream* backend::create_stream(std::uint32_t place) {
     check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
     check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
     if (!connected_)
-        check_cuda(cudaMalloc(&made->bounce, bounce_bytes_k), operation);
+        made->bounce = allocate(*made, bounce_bytes_k);
     return made.release();
 }
 
@@ -231,14 +246,7 @@ void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; 
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return on_stream(opaque, "memory_allocate", [&](stream const& on) {
         ++on.counters->allocations;
-        cudaError_t const result = cudaMalloc(memory, bytes ? bytes : 1);
-        if (result != cudaErrorMemoryAllocation)
-            return check_cuda(result, on);
-        cudaGetLastError();
-        std::size_t free = 0, whole = 0;
-        check_cuda(cudaMemGetInfo(&free, &whole), on);
-        fail(uform_status_out_of_memory_k, "GPU ", on.device, ": ", bytes, " bytes were asked for, ", free,
-             " are free of ", whole);
+        *memory = allocate(on, bytes);
     });
 }
 
@@ -370,10 +378,11 @@ uform_status_t capture_begin(uform_stream_t* opaque) {
 }
 
 uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
+    // Left whatever comes: on a GPU that is lost, nothing below may be reached.
+    capture_gate::left const gate(capture_gate::of(stream::of(opaque).device));
     return on_stream(opaque, "capture_end", [&](stream const& on) {
         cudaGraph_t captured = nullptr;
         cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
-        capture_gate::of(on.device).leave();
         auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
         std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(forget)> const owner(captured);
         if (made == nullptr) {

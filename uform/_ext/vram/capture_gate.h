@@ -28,6 +28,18 @@ public:
         none_left_.notify_all();
     }
 
+    /** Leaves at its end what was entered before. */
+    class left {
+    public:
+        explicit left(capture_gate& gate) noexcept : gate_(gate) {}
+        ~left() { gate_.leave(); }
+        left(left const&) = delete;
+        left& operator=(left const&) = delete;
+
+    private:
+        capture_gate& gate_;
+    };
+
     /** Runs `wait` while nothing is captured: what would be captured next waits for it. */
     template <typename wait_at> void while_closed(wait_at&& wait) {
         std::unique_lock lock(mutex_);

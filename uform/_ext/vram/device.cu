@@ -32,6 +32,11 @@ void explain(cudaError_t error, device_inventory& inventory) {
         inventory.state = driver_state::no_gpu_k;
         inventory.reason = "no GPU is visible to this process";
         return;
+    case cudaErrorInitializationError:
+        inventory.state = driver_state::failed_k;
+        inventory.reason = "the NVIDIA driver cannot be used in this process, as in every one that was forked from a "
+                           "process that had used it: start such processes by \"spawn\" or \"forkserver\"";
+        return;
     default:
         inventory.state = driver_state::failed_k;
         inventory.reason = std::string("the NVIDIA driver failed: ") + cudaGetErrorString(error);
