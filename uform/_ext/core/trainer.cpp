@@ -158,6 +158,7 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
 
 uform_pending_t& trainer::submit(uform_step_t const& step) {
     std::lock_guard own(mutex_);
+    check_whole();
     check_step(step);
     uint64_t const number = queue_->next();
     size_t const place = number % slots_.size();
@@ -173,12 +174,15 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         dropped_ += batch_->dropped();
         to.dropped = dropped_;
         begun = true;
+        updating_ = false;
         begin(place);
         run();
+        updating_ = true; // a graph does it without a word
         end(to, step.output);
     } catch (...) {
         if (begun)
             abandon();
+        broken_ = begun && updating_;
         queue_->release(pending);
         throw;
     }
@@ -194,6 +198,13 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
     } const own{*queue_, submit(step)};
     queue_->wait(own.pending.number);
     queue_->report(own.pending, stats);
+}
+
+void trainer::check_whole() const {
+    if (broken_)
+        fail(uform_status_device_k,
+             "trainer: a step failed when it had begun to change the weights, which may be lost: "
+             "go on from a checkpoint");
 }
 
 void trainer::check_step(uform_step_t const& step) {
@@ -270,6 +281,7 @@ void trainer::run() {
 }
 
 void trainer::forward() {
+    updating_ = false; // a capture that was given up has changed nothing
     for (auto& one : replicas_)
         one->forward();
     if (whole_->taps & uform_tap_world_bags_k)
@@ -306,6 +318,7 @@ void trainer::reduce() {
 }
 
 void trainer::update() {
+    updating_ = true;
     for (auto& one : replicas_)
         one->update();
 }
@@ -394,6 +407,7 @@ float const* trainer::on_host(float const* device_values, uint64_t count, std::v
 
 void trainer::save(std::string const& path, uform_progress_t call, void* state, uint64_t every) {
     std::lock_guard own(mutex_);
+    check_whole();
     queue_->drain();
     std::lock_guard order(executor_->order());
     parameter_table const& table = whole_->declared.parameters;
