@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import uform
+import uform.torch
 from tests.gpu.test_arenas import step
 from tests.gpu.test_training import make
 from tests.gpu.test_training import step as joint_step
@@ -108,6 +109,20 @@ def test_losses_compute_where_the_vectors_lie(index: int) -> None:
         uform.losses.contrastive(
             uform.Executor.for_vram([1 - index]), torch.from_numpy(values).to(f"cuda:{index}"), relations=relations
         )
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_gradients_come_back_to_where_the_vectors_lie(index: int) -> None:
+    torch = pytest.importorskip("torch")
+    executor = uform.Executor.for_vram([index])
+    values = torch.randn(64, 96, generator=torch.Generator().manual_seed(1)) / 10
+    relations = uform.Relations(attract=(range(65), [place ^ 1 for place in range(64)]))
+    vectors = values.to(f"cuda:{index}").requires_grad_()
+    (2 * uform.torch.contrastive(executor, vectors, relations=relations)).backward()
+    expected: Any = uform.losses.contrastive(uform.Executor.for_ram(), values.numpy(), relations=relations)
+    assert vectors.grad.device.index == index
+    gradient = 2 * expected.gradient
+    np.testing.assert_allclose(vectors.grad.cpu().numpy(), gradient, atol=2e-2 * np.abs(gradient).max())
 
 
 def test_a_run_moves_among_counts_of_gpus(tmp_path: Any) -> None:

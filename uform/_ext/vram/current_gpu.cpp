@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "vram/device.h"
 #include "vram/stream.h"
 
 namespace uform::vram {
@@ -53,6 +54,8 @@ current_gpu::current_gpu(int device, char const* operation) : before_(current_co
         fail(uform_status_out_of_memory_k, operation, ": GPU ", device,
              " has too little free memory for this process's context, some hundred MiB: others use it");
     }
+    if (result == cudaErrorInitializationError)
+        fail(uform_status_device_k, operation, ": ", forked_k);
     check_cuda(result, operation);
 }
 

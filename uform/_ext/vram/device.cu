@@ -34,8 +34,7 @@ void explain(cudaError_t error, device_inventory& inventory) {
         return;
     case cudaErrorInitializationError:
         inventory.state = driver_state::failed_k;
-        inventory.reason = "the NVIDIA driver cannot be used in this process, as in every one that was forked from a "
-                           "process that had used it: start such processes by \"spawn\" or \"forkserver\"";
+        inventory.reason = forked_k;
         return;
     default:
         inventory.state = driver_state::failed_k;
