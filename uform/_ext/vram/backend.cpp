@@ -237,6 +237,8 @@ uform_status_t stream_synchronize(uform_stream_t* opaque) {
 
 uform_status_t device_synchronize(uform_stream_t* opaque) {
     return on_stream(opaque, "device_synchronize", [](stream const& on) {
+        if (capture_gate::entered_here())
+            fail(uform_status_device_k, on.operation, ": what is captured can wait for nothing");
         capture_gate::of(on.device).while_closed([&] { check_cuda(cudaDeviceSynchronize(), on); });
     });
 }

@@ -15,12 +15,17 @@ public:
         return gates[static_cast<std::size_t>(device) % gates.size()];
     }
 
+    /** Whether the calling thread captures, on whichever GPU: it would wait for itself. */
+    static bool entered_here() noexcept { return captures_here() != 0; }
+
     void enter() {
         std::lock_guard const lock(mutex_);
         ++captures_;
+        ++captures_here();
     }
 
     void leave() noexcept {
+        --captures_here();
         {
             std::lock_guard const lock(mutex_);
             --captures_;
@@ -48,6 +53,11 @@ public:
     }
 
 private:
+    static int& captures_here() noexcept {
+        static thread_local int instance = 0;
+        return instance;
+    }
+
     std::mutex mutex_;
     std::condition_variable none_left_;
     int captures_ = 0;
