@@ -209,6 +209,24 @@ def test_a_gpu_that_others_have_filled(driver: Driver) -> None:
     assert re.match(r"backend_create: GPU 0 has too little free memory", told), told
 
 
+def test_no_gpu_is_visible(gpu: uform.Executor) -> None:
+    told = run_python(
+        """
+        import json, os
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        import uform
+        told = []
+        for make in (uform.Executor.for_vram, uform.Arena.for_vram):
+            try:
+                make()
+            except uform.DeviceError as failure:
+                told.append(str(failure))
+        print(json.dumps(told))
+        """
+    )
+    assert told == ["no GPU is visible to this process"] * 2
+
+
 FORKED = """
 import gc, json, os, signal, warnings
 import uform
