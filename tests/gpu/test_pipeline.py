@@ -273,6 +273,33 @@ def test_a_thread_that_trains_and_one_that_evaluates(gpu: uform.Executor, graphs
     assert not failures, failures
 
 
+def test_two_threads_capture_while_a_third_waits_for_the_gpu(gpu: uform.Executor) -> None:
+    alone = make(gpu)
+    run_blocking(alone, WORK * 2)
+    expected, ended, found = bits_of(alone), threading.Event(), []
+
+    def train() -> None:
+        executor = uform.Executor.for_vram([0])
+        for _ in range(4):
+            trainer = make(executor)
+            run_blocking(trainer, WORK * 2)
+            found.append(bits_of(trainer) == expected and trainer._counters()["graphs"] > 0)
+
+    def wait() -> None:
+        arena = uform.Arena.for_vram(capacity=1 << 20)
+        while not ended.is_set():
+            arena.reset()
+
+    threads = [threading.Thread(target=body) for body in (train, train, wait)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[:2]:
+        thread.join()
+    ended.set()
+    threads[2].join()
+    assert found == [True] * 8
+
+
 def test_closing_waits_for_what_is_under_way(executor: uform.Executor, graphs: bool) -> None:
     trainer = make(executor)
     pending = [work.step(trainer.deferred(executor)) for work in WORK]
