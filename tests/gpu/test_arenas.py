@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -376,14 +377,23 @@ def test_copies_are_made_where_they_are_asked_for(model: uform.Model, torch: Any
     arena.reset()  # copies do not hold it
 
 
+def test_torch_asks_for_a_copy_in_ram(model: uform.Model, torch: Any) -> None:
+    buffer = embed(model, uform.Arena.for_vram())
+    if "device" not in inspect.signature(torch.from_dlpack).parameters:
+        pytest.skip(f"PyTorch {torch.__version__} asks for no device")
+    copied = torch.from_dlpack(buffer, device="cpu")
+    assert copied.device.type == "cpu"
+    np.testing.assert_array_equal(copied.numpy(), buffer.numpy())
+
+
 def test_what_cannot_be_handed_over_is_refused(model: uform.Model) -> None:
     buffer = embed(model, uform.Arena.for_vram())
     with pytest.raises(BufferError, match=r"dl_device is \(2, 9\): the buffer lies in vram:0, \(2, 0\)"):
         buffer.__dlpack__(dl_device=(2, 9))
     with pytest.raises(BufferError, match="copy is False: the buffer lies in vram:0, and dl_device asks for RAM"):
         buffer.__dlpack__(dl_device=(1, 0), copy=False)
-    with pytest.raises(ValueError, match="stream is 1: expected None for dl_device"):
-        buffer.__dlpack__(dl_device=(1, 0), stream=1)
+    with pytest.raises(ValueError, match="stream is 0: expected None, -1, 1"):
+        buffer.__dlpack__(dl_device=(1, 0), stream=0)
 
 
 # ---------------------------------------------------------------------------------------------------- CUDA arrays

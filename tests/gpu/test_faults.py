@@ -149,8 +149,9 @@ from tests.helpers.cuda_driver import ILLEGAL_ADDRESS, Driver
 after, waits = float(sys.argv[1]), sys.argv[2] == "waits"
 executor = uform.Executor.for_vram([0])
 trainers = [make(executor, objective) for objective in (uform.Objective.JOINT, uform.Objective.CONTRASTIVE)]
+arena = uform.Arena.for_vram()
 for trainer in trainers:
-    step(trainer)
+    _, answer = step(trainer, arena)
 deferred = trainers[1].deferred(executor)
 driver = Driver()
 driver.fault(after)
@@ -171,6 +172,8 @@ refused(lambda: step(trainers[0]))
 refused(lambda: step(trainers[1]))
 refused(lambda: trainers[0].read("norm"))
 refused(lambda: trainers[0].save("/dev/shm/never.safetensors"))
+refused(lambda: answer.numpy())
+refused(arena.reset)
 refused(lambda: make(executor, uform.Objective.JOINT))
 refused(lambda: uform.Executor.for_vram([0]))
 refused(lambda: make(uform.Executor.for_vram([0]), uform.Objective.JOINT))
@@ -183,11 +186,88 @@ print(json.dumps(told))
 @pytest.mark.parametrize(("after", "waits"), [(0.0, "waits"), (0.05, "goes on")])
 def test_a_fault_names_the_operation_and_ends_in_order(after: float, waits: str) -> None:
     told = run_python(FAULT, after, waits)
-    assert len(told) >= 6, told
+    assert len(told) >= 8, told
     for message in told:
         assert re.match(r"\w+: .*\(cudaError\w+\)$", message), message
     assert "cudaErrorIllegalAddress" in told[0]
     assert not Path("/dev/shm/never.safetensors").exists()
+
+
+def test_a_gpu_that_others_have_filled(driver: Driver) -> None:
+    """Not even a context finds room there: no fault, but a want of memory."""
+    with driver.ballast(leave=16 << 20):
+        told = run_python(
+            """
+            import json
+            import uform
+            try:
+                uform.Executor.for_vram([0])
+            except MemoryError as failure:
+                print(json.dumps(str(failure)))
+            """
+        )
+    assert re.match(r"backend_create: GPU 0 has too little free memory", told), told
+
+
+def test_no_gpu_is_visible(gpu: uform.Executor) -> None:
+    told = run_python(
+        """
+        import json, os
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        import uform
+        told = []
+        for make in (uform.Executor.for_vram, uform.Arena.for_vram):
+            try:
+                make()
+            except uform.DeviceError as failure:
+                told.append(str(failure))
+        print(json.dumps(told))
+        """
+    )
+    assert told == ["no GPU is visible to this process"] * 2
+
+
+FORKED = """
+import gc, json, os, signal, warnings
+import uform
+from tests.gpu.test_training import make, step
+
+warnings.simplefilter("ignore")  # of threads that do not come along
+executor = uform.Executor.for_vram([0])
+trainer, arena = make(executor, uform.Objective.JOINT), uform.Arena.for_vram()
+_, answer = step(trainer, arena)
+reads, writes = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # a child that hangs is killed, and its status tells
+    told = []
+    for call in (lambda: uform.Executor.for_vram([0]), uform.Arena.for_vram, answer.numpy, arena.reset,
+                 lambda: step(trainer)):
+        try:
+            call()
+            told.append("nothing was refused")
+        except (uform.DeviceError, RuntimeError) as refusal:
+            told.append(str(refusal))
+    os.write(writes, json.dumps(told).encode())
+    del trainer, arena, answer, executor
+    gc.collect()
+    os._exit(0)
+os.close(writes)
+told = json.loads(os.fdopen(reads).read() or "[]")
+_, status = os.waitpid(child, 0)
+before = answer.numpy().tobytes()
+step(trainer)
+print(json.dumps([status, told, before == answer.numpy().tobytes(), trainer.describe()["step"]]))
+"""
+
+
+def test_a_forked_child_is_refused_and_ends() -> None:
+    status, told, intact, steps = run_python(FORKED)
+    assert (status, intact, steps) == (0, True, 2)
+    for message in told[:2]:
+        assert 'start such processes by "spawn"' in message, told
+    assert len(told) == 5
+    assert "nothing was refused" not in told
 
 
 def test_after_a_fault_another_process_trains(gpu: uform.Executor) -> None:

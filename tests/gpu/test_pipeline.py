@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -236,6 +237,67 @@ def test_two_trainers_share_an_executor(executor: uform.Executor, graphs: bool) 
     for one in pending:
         one.result(120)
     assert bits_of(trainers[0]) == bits_of(trainers[1])
+
+
+def test_a_thread_that_trains_and_one_that_evaluates(gpu: uform.Executor, graphs: bool) -> None:
+    """What one reads and evaluates on the executor is no part of the steps that the other has captured meanwhile."""
+    torch = pytest.importorskip("torch")
+    alone = make(gpu)
+    run_blocking(alone, WORK * 2)
+    expected, ended, failures = bits_of(alone), threading.Event(), []
+    vectors = torch.nn.functional.normalize(torch.randn(64, 64, device="cuda"))
+    relations = uform.Relations(attract=(range(65), [place ^ 1 for place in range(64)]))
+
+    def evaluate() -> None:
+        side = torch.cuda.Stream()
+        seen = set()
+        try:
+            with torch.cuda.stream(side):
+                while not ended.is_set():
+                    found: Any = uform.losses.contrastive(gpu, vectors * 1.0, relations=relations)
+                    seen.add((found.loss, found.gradient.numpy().tobytes()))
+            assert len(seen) == 1
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    try:
+        for _ in range(8):
+            trainer = make(gpu)
+            run_blocking(trainer, WORK * 2)
+            assert bits_of(trainer) == expected
+    finally:
+        ended.set()
+        thread.join()
+    assert not failures, failures
+
+
+def test_two_threads_capture_while_a_third_waits_for_the_gpu(gpu: uform.Executor) -> None:
+    alone = make(gpu)
+    run_blocking(alone, WORK * 2)
+    expected, ended, found = bits_of(alone), threading.Event(), []
+
+    def train() -> None:
+        executor = uform.Executor.for_vram([0])
+        for _ in range(4):
+            trainer = make(executor)
+            run_blocking(trainer, WORK * 2)
+            found.append(bits_of(trainer) == expected and trainer._counters()["graphs"] > 0)
+
+    def wait() -> None:
+        arena = uform.Arena.for_vram(capacity=1 << 20)
+        while not ended.is_set():
+            arena.reset()
+
+    threads = [threading.Thread(target=body) for body in (train, train, wait)]
+    for thread in threads:
+        thread.start()
+    for thread in threads[:2]:
+        thread.join()
+    ended.set()
+    threads[2].join()
+    assert found == [True] * 8
 
 
 def test_closing_waits_for_what_is_under_way(executor: uform.Executor, graphs: bool) -> None:

@@ -31,6 +31,20 @@ again:
 \0"""
 
 
+def has_primary_context(index: int) -> bool:
+    """Whether this process has the context on a GPU that the runtime uses. Makes none."""
+    library = ctypes.CDLL("libcuda.so.1")
+    device, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+    for result in (
+        library.cuInit(0),
+        library.cuDeviceGet(ctypes.byref(device), index),
+        library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active)),
+    ):
+        if result != SUCCESS:
+            raise RuntimeError(f"the driver answered {result}")
+    return active.value != 0
+
+
 class Driver:
     """The driver on one GPU, in the context that the runtime uses as well."""
 

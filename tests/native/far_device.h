@@ -1,6 +1,7 @@
 /**
  *  Devices whose memory is far: the operations of RAM over pages that nothing but an operation can touch. The host's
- * own code runs as it does for GPUs, and where it reads or writes what lies on a device, the program crashes.
+ * own code runs as it does for GPUs, and where it reads or writes what lies on a device, the program crashes. What
+ * crosses does so as late as it may: a GPU that reaches all of the host's memory by itself copies nothing aside first.
  */
 #pragma once
 
@@ -36,8 +37,11 @@ public:
     class opened {
     public:
         opened() : lock_(all().mutex_) {
-            if (all().depth_++ == 0)
-                all().protect(PROT_READ | PROT_WRITE);
+            if (all().depth_++ != 0)
+                return;
+            all().protect(PROT_READ | PROT_WRITE);
+            for (crossing const& one : std::exchange(all().crossings_, {}))
+                std::memcpy(one.to, one.from, one.bytes);
         }
         ~opened() {
             if (--all().depth_ == 0)
@@ -60,6 +64,25 @@ public:
         std::memset(memory, 0xAB, whole);
         blocks_[address(memory)] = {whole, device};
         return memory;
+    }
+
+    /** Copies between the host and a device when the next operation comes, whichever it is. */
+    void cross_later(void* to, void const* from, size_t bytes) {
+        std::lock_guard const lock(mutex_);
+        crossings_.push_back({to, from, bytes});
+        most_crossed_ = std::max(most_crossed_, bytes);
+    }
+
+    /** As where a device is lost. */
+    void forget_crossings() {
+        std::lock_guard const lock(mutex_);
+        crossings_.clear();
+    }
+
+    /** The most bytes that crossed at a time since it was last asked. */
+    size_t take_most_crossed() {
+        std::lock_guard const lock(mutex_);
+        return std::exchange(most_crossed_, 0);
     }
 
     void release(void* memory) {
@@ -91,6 +114,12 @@ private:
         int32_t device;
     };
 
+    struct crossing {
+        void* to;
+        void const* from;
+        size_t bytes;
+    };
+
     static uintptr_t address(void const* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
     void protect(int access) {
@@ -100,6 +129,8 @@ private:
 
     std::recursive_mutex mutex_;
     std::map<uintptr_t, block> blocks_; /* by their first address */
+    std::vector<crossing> crossings_;   /* not done yet */
+    size_t most_crossed_ = 0;
     int depth_ = 0;
 };
 
@@ -149,8 +180,13 @@ inline uform_operations_t far_operations() {
         *device = far_memory::all().device_of(memory);
         return uform_status_success_k;
     };
+    table.memory_upload = table.memory_download = [](uform_stream_t*, void* to, void const* from, size_t bytes) {
+        far_memory::all().cross_later(to, from, bytes);
+        return uform_status_success_k;
+    };
 #define UFORM_FAR(slot) table.slot = far_operation<&uform_operations_t::slot>::call
-    UFORM_FAR(memory_upload), UFORM_FAR(memory_download), UFORM_FAR(memory_zero), UFORM_FAR(memory_copy);
+    UFORM_FAR(memory_zero), UFORM_FAR(memory_copy), UFORM_FAR(stream_synchronize), UFORM_FAR(device_synchronize);
+    UFORM_FAR(host_wait);
     UFORM_FAR(weights_import), UFORM_FAR(columns_expand), UFORM_FAR(update);
     UFORM_FAR(embedding_forward), UFORM_FAR(embedding_backward), UFORM_FAR(patches_forward);
     UFORM_FAR(patches_backward), UFORM_FAR(norm_qkv_forward), UFORM_FAR(attention_forward);

@@ -2,7 +2,10 @@
 // here.
 #include <bit>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <set>
 #include <span>
 
 #include "check.h"
@@ -74,6 +77,65 @@ void test_arenas() {
         CHECK(says("1099511627776 bytes were asked for"));
     }
     CHECK(far_memory::all().blocks() == before);
+}
+
+/** Another thread's step may be captured on the stream that computes: a copy put there would be captured with it. */
+void test_arenas_leave_streams_that_compute_alone() {
+    static std::set<uform_stream_t*> used;
+    static uform_operations_t table = far_operations();
+    table.memory_copy = [](uform_stream_t* stream, void* to, void const* from, size_t bytes) {
+        used.insert(stream);
+        return far_operation<&uform_operations_t::memory_copy>::call(stream, to, from, bytes);
+    };
+    table.stream_synchronize = [](uform_stream_t* stream) {
+        used.insert(stream);
+        return far_operation<&uform_operations_t::stream_synchronize>::call(stream);
+    };
+    executor_ptr const executor(
+        new uform_executor_t{uform::executor::on(uform_executor_kind_vram_k, table, {4, 7}, 1, nullptr)});
+    for (int32_t device : {4, 7}) {
+        arena_ptr const arena = make_arena(executor, device);
+        std::vector<uint8_t> const bytes = {1, 2, 3};
+        CHECK(get<uint8_t>(arena, put(arena, bytes), 3) == bytes);
+        CHECK(!uform_arena_reset(arena.get()));
+    }
+    CHECK(used.size() == 2 && !used.contains(executor->body->stream(0)) && !used.contains(executor->body->stream(1)));
+}
+
+/* ------------------------------------------------------------------------------------------------ runs */
+
+std::string bytes_of_file(std::string const& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/** Weights reach the device as they were, however late uploads read them; a file takes one tensor at a time. */
+void test_a_run_begins_ends_and_goes_on() {
+    temporary_folder const folder;
+    std::string const here = folder.file("here"), there = folder.file("there");
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    for (std::vector<int32_t> const& indices : {std::vector<int32_t>{3}, {3, 1}}) {
+        executor_ptr const far = make_far_executor(indices), ram = make_executor(static_cast<int32_t>(indices.size()));
+        auto const make_far = [&] {
+            uform_trainer_t* made = nullptr;
+            require(uform_trainer_init_vram(far.get(), &options, &made), "trainer");
+            return trainer_ptr(made);
+        };
+        options.resume = nullptr;
+        trainer_ptr const alone = make_trainer(ram, options), trainer = make_far();
+        CHECK(same_run(trainer, alone));
+        CHECK(run_step(trainer, image_text_call()).loss == run_step(alone, image_text_call()).loss);
+        require(uform_trainer_save(alone.get(), here.c_str(), nullptr, nullptr, 0), "save");
+        far_memory::all().take_most_crossed();
+        require(uform_trainer_save(trainer.get(), there.c_str(), nullptr, nullptr, 0), "save");
+        size_t largest = 0;
+        for (parameter_t const& one : parameters_of(trainer))
+            largest = std::max(largest, sizeof(float) * one.count);
+        CHECK(far_memory::all().take_most_crossed() == largest);
+        CHECK(bytes_of_file(here) == bytes_of_file(there));
+        options.resume = there.c_str();
+        CHECK(same_run(make_far(), alone));
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------ answers */
@@ -469,6 +531,8 @@ void test_masked_bytes_where_the_logits_lie() {
 
 int main() {
     test_arenas();
+    test_arenas_leave_streams_that_compute_alone();
+    test_a_run_begins_ends_and_goes_on();
     test_a_step_answers_anywhere();
     test_steps_submitted_ahead();
     test_embeddings_go_anywhere();

@@ -14,6 +14,7 @@ class BuildError(Exception):
 
 
 SANITIZERS = ("address", "undefined", "thread")
+LEAST_ARCHITECTURE = 80
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,15 @@ def _parse_vram(text: str) -> bool | None:
 
 
 def _parse_architectures(text: str) -> tuple[str, ...]:
-    architectures = tuple(part for part in re.split(r"[;,\s]+", text) if part) or ("90a",)
+    architectures = tuple(dict.fromkeys(part for part in re.split(r"[;,\s]+", text) if part)) or ("90a",)
     for architecture in architectures:
         if not re.fullmatch(r"\d{2,3}[af]?", architecture):
             raise BuildError(f"UFORM_CUDA_ARCHS={text}: {architecture!r} is no architecture; expected e.g. 80;90a")
+        if int(architecture.rstrip("af")) < LEAST_ARCHITECTURE:
+            raise BuildError(
+                f"UFORM_CUDA_ARCHS={text}: {architecture} is of GPUs before Ampere, which have not what the kernels "
+                f"use; {LEAST_ARCHITECTURE} is the least"
+            )
     return architectures
 
 

@@ -255,13 +255,11 @@ cdef class ArenaBuffer:
         if self.place.index == HOST:
             return _export_from_ram(self, versioned, dl_device, copy)
         wanted = self.__dlpack_device__() if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+        _check_stream(stream)  # PyTorch names one for a copy in RAM, too
         if wanted == (DL_CPU, 0):
-            if stream is not None:
-                raise ValueError(f"stream is {stream!r}: expected None for dl_device (1, 0), the CPU")
             if copy is not None and not copy:
                 raise BufferError(f"copy is False: the buffer lies in {self.device}, and dl_device asks for RAM")
             return _export(self.copied(Arena.for_ram()), versioned, True)
-        _check_stream(stream)
         if wanted != self.__dlpack_device__():
             raise BufferError(f"dl_device is {dl_device}: the buffer lies in {self.device}, "
                               f"{self.__dlpack_device__()}, and is copied to the CPU, (1, 0), alone")

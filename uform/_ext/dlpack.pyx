@@ -8,6 +8,9 @@ from libc.stdlib cimport calloc, free
 
 from uform._ext.interpreter cimport enter_python, leave_python
 
+import contextlib
+import sys
+
 cdef enum:
     MAJOR = 1
     MINOR = 0
@@ -158,6 +161,14 @@ cdef tuple device_of(object source):
     return int(kind), int(index)
 
 
+cdef object _current(object source):
+    """PyTorch hands over a tensor of the current GPU alone."""
+    torch = sys.modules.get("torch")
+    if not isinstance(source, getattr(torch, "Tensor", ())):
+        return contextlib.nullcontext()
+    return torch.cuda.device(source.device)
+
+
 cdef Borrowed borrow(object source, object stream):
     """Takes an array without a copy; the producer makes `stream` wait for what still writes it.
 
@@ -165,10 +176,11 @@ cdef Borrowed borrow(object source, object stream):
         source: has `__dlpack__`.
         stream: the handle of the stream that will read it.
     """
-    try:
-        capsule = source.__dlpack__(stream=stream, max_version=(MAJOR, MINOR))
-    except TypeError:  # producers from before version 1
-        capsule = source.__dlpack__(stream=stream)
+    with _current(source):
+        try:
+            capsule = source.__dlpack__(stream=stream, max_version=(MAJOR, MINOR))
+        except TypeError:  # producers from before version 1
+            capsule = source.__dlpack__(stream=stream)
     cdef Borrowed taken = Borrowed.__new__(Borrowed)
     cdef DLManagedTensorVersioned* new
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):

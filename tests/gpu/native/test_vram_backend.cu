@@ -191,6 +191,35 @@ void test_failed_launch() {
     synchronize();
 }
 
+/** A plugin that waits for the GPU, or takes memory, while its work is captured is told at once. */
+void test_waits_within_a_capture() {
+    require(vram::capture_begin(stream()), "capture_begin");
+    std::string message = message_of(vram::device_synchronize(stream()), uform_status_device_k);
+    check("wait within a capture refused: " + message, mentions(message, "device_synchronize: what is captured"));
+    void* memory = nullptr;
+    message = message_of(vram::memory_allocate(stream(), 1000, &memory), uform_status_device_k);
+    check("memory within a capture refused: " + message, mentions(message, "memory_allocate: "));
+    require(vram::capture_end(stream(), nullptr), "capture_end");
+    require(vram::device_synchronize(stream()), "device_synchronize");
+    require(vram::memory_allocate(stream(), 1000, &memory), "memory_allocate");
+    vram::memory_release(stream(), memory);
+}
+
+/** A capture that ends on a GPU that is lost still leaves the gate: who waits for the whole GPU is told, not kept. */
+void test_a_lost_capture() {
+    vram::stream& on = vram::stream::of(stream());
+    require(vram::capture_begin(stream()), "capture_begin");
+    constexpr int none = 4096; // of the same gate as GPU 0
+    int const own = std::exchange(on.device, none);
+    uform_graph_t* made = nullptr;
+    check("capture on a lost GPU refused", vram::capture_end(stream(), &made) == uform_status_device_k && !made);
+    on.device = own;
+    cudaGraph_t captured = nullptr;
+    check("capture ended", cudaStreamEndCapture(on.handle, &captured) == cudaSuccess);
+    require(cudaGraphDestroy(captured), "cudaGraphDestroy");
+    require(vram::device_synchronize(stream()), "device_synchronize");
+}
+
 } // namespace
 
 int main() {
@@ -203,6 +232,8 @@ int main() {
     test_weights();
     test_failed_launch();
     test_early_launches();
+    test_waits_within_a_capture();
+    test_a_lost_capture();
     std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));
     return native_test::report();
 }

@@ -7,7 +7,7 @@
 namespace uform {
 
 arena::arena(std::shared_ptr<executor> on, std::uint32_t place, std::size_t capacity)
-    : executor_(std::move(on)), operations_(executor_->operations()), stream_(executor_->stream(place)),
+    : executor_(std::move(on)), operations_(executor_->operations()), stream_(executor_->upload_stream(place)),
       alignment_(operations_.host_memory ? host_alignment_k : device_alignment_k), capacity_(capacity) {
     if (!capacity)
         return;

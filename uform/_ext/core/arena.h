@@ -78,7 +78,7 @@ private:
 
     std::shared_ptr<executor> const executor_;
     uform_operations_t const& operations_;
-    uform_stream_t* const stream_;
+    uform_stream_t* const stream_; // where nothing is captured: other threads' steps may be, on the one that computes
     std::size_t const alignment_;
     std::size_t const capacity_;
     mutable std::mutex mutex_; // guards what follows

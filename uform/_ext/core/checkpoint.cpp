@@ -72,11 +72,6 @@ uint64_t checkpoint_tensors(parameter_table const& table) { return 3 * table.all
 
 void save_checkpoint(std::string const& path, parameter_table const& table, run_values const& values,
                      run_counters const& counters, json const& configuration, progress& told) {
-    for (parameter const& one : table.all()) {
-        check_parameter(one, values.parameters + one.offset, uform_status_not_finite_k);
-        check_first_moment(one, values.first_moment + one.offset, uform_status_not_finite_k);
-        check_second_moment(one, values.second_moment + one.offset, uform_status_not_finite_k);
-    }
     safetensors_writer writer(path);
     struct counter {
         char const* name;
@@ -97,16 +92,17 @@ void save_checkpoint(std::string const& path, parameter_table const& table, run_
     writer.begin();
     for (counter const& one : counted)
         writer.write(one.name, std::as_bytes(std::span(&one.value, 1)));
-    auto const write = [&](std::string const& name, float const* from, uint64_t count) {
-        writer.write(name, bytes_of(from, count));
-        told.advance();
+    auto const write = [&](values_of const& of, auto const& name, auto const& check) {
+        for (parameter const& one : all) {
+            float const* const from = of(one);
+            check(one, from, uform_status_not_finite_k);
+            writer.write(name(one), bytes_of(from, one.count()));
+            told.advance();
+        }
     };
-    for (parameter const& one : all)
-        write(one.name, values.parameters + one.offset, one.count());
-    for (parameter const& one : all)
-        write(first_moment_name(one), values.first_moment + one.offset, one.count());
-    for (parameter const& one : all)
-        write(second_moment_name(one), values.second_moment + one.offset, one.count());
+    write(values.parameters, [](parameter const& one) { return one.name; }, check_parameter);
+    write(values.first_moment, first_moment_name, check_first_moment);
+    write(values.second_moment, second_moment_name, check_second_moment);
     writer.commit();
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -22,13 +23,17 @@ struct run_counters {
     uint64_t seed = 0;
 };
 
-/** Plain buffers of one replica in host memory, laid out as the parameter table says. */
+/** A parameter's values of one kind in host memory, until the next are asked for. */
+using values_of = std::function<float const*(parameter const&)>;
+
+/** What one replica has of every parameter: tensor by tensor, for all of it may be more than the host has room for. */
 struct run_values {
-    float const* parameters;
-    float const* first_moment;
-    float const* second_moment;
+    values_of parameters;
+    values_of first_moment;
+    values_of second_moment;
 };
 
+/** Values that cannot be resumed are refused, and nothing is left of the file. */
 void save_checkpoint(std::string const& path, parameter_table const& table, run_values const& values,
                      run_counters const& counters, json const& configuration, progress& told);
 /** Units of progress that saving takes. */

@@ -144,11 +144,11 @@ private:
     }
 
     void upload() {
-        std::vector<float> plain(declared_.parameters.flat());
+        initial_.resize(declared_.parameters.flat());
         for (parameter const& one : declared_.parameters.all())
-            initialise(one, 0, plain.data() + one.offset);
-        check(operations_.memory_upload(stream_, block_->at<void>(parameters_), plain.data(),
-                                        sizeof(float) * plain.size()));
+            initialise(one, 0, initial_.data() + one.offset);
+        check(operations_.memory_upload(stream_, block_->at<void>(parameters_), initial_.data(),
+                                        sizeof(float) * initial_.size()));
         check(operations_.memory_upload(stream_, block_->at<void>(staging_offset_), staging_.data(), staging_.size()));
     }
 
@@ -250,6 +250,7 @@ private:
     std::unique_ptr<device_block> block_;
     float const* embeddings_ = nullptr;
     float* embeddings_gradient_ = nullptr;
+    std::vector<float> initial_; // the parameters': kept, for the device may read it late
     std::vector<uint8_t> staging_;
     std::vector<uform_segment_t> segments_;
     std::vector<uform_item_t> items_;

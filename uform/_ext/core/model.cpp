@@ -366,6 +366,9 @@ void model::run_pass(uform_items_t const& items, uform_choice_texts_t const* cho
     planner.plan(items, chosen_, words_.data(), nullptr, choices);
     if (planner.dropped())
         fail(uform_status_internal_k, planner.dropped(), " items found no room in a pass planned for them");
+    // A device that had no part in the last pass was not waited for, and may still read its staging.
+    for (uint32_t device = 0; device != engine_->replicas.size(); ++device)
+        check(executor_->operations().stream_synchronize(executor_->stream(device)));
     planner.fill(engine_->staging);
     for (size_t device = 0; device != engine_->views.size(); ++device) {
         packed_device_t const& packed = planner.devices()[device];

@@ -76,9 +76,11 @@ void replica::wire_parameters() {
         spans.push_back({one.offset, one.count(), one.decayed() ? 1.0f : 0.0f, one.minimum, one.maximum, one.rows,
                          one.columns, one.kind, working});
     }
-    if (whole_.training())
-        check(operations_.memory_upload(stream_, block_.at<void>(layout_.spans), spans.data(),
-                                        spans.size() * sizeof(spans[0])));
+    if (!whole_.training())
+        return;
+    check(operations_.memory_upload(stream_, block_.at<void>(layout_.spans), spans.data(),
+                                    spans.size() * sizeof(spans[0])));
+    check(operations_.stream_synchronize(stream_)); // a GPU may read them as late as that
 }
 
 void replica::wire_layers() {

@@ -132,6 +132,8 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
             upload(to.first_moment(), first);
             upload(to.second_moment(), second);
         }
+        for (uint32_t device = 0; device != replicas_.size(); ++device) // which may read them as late as that
+            check(executor_->operations().stream_synchronize(executor_->stream(device)));
         told.advance();
     }
     std::fill(std::begin(state_.not_finite), std::end(state_.not_finite), UINT64_MAX);
@@ -149,6 +151,7 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
 
 uform_pending_t& trainer::submit(uform_step_t const& step) {
     std::lock_guard own(mutex_);
+    check_whole();
     check_step(step);
     uint64_t const number = queue_->next();
     size_t const place = number % slots_.size();
@@ -164,12 +167,15 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         dropped_ += batch_->dropped();
         to.dropped = dropped_;
         begun = true;
+        updating_ = false;
         begin(place);
         run();
+        updating_ = true; // a graph does it without a word
         end(to, step.output);
     } catch (...) {
         if (begun)
             abandon();
+        broken_ = begun && updating_;
         queue_->release(pending);
         throw;
     }
@@ -185,6 +191,13 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
     } const own{*queue_, submit(step)};
     queue_->wait(own.pending.number);
     queue_->report(own.pending, stats);
+}
+
+void trainer::check_whole() const {
+    if (broken_)
+        fail(uform_status_device_k,
+             "trainer: a step failed when it had begun to change the weights, which may be lost: "
+             "go on from a checkpoint");
 }
 
 void trainer::check_step(uform_step_t const& step) {
@@ -261,6 +274,7 @@ void trainer::run() {
 }
 
 void trainer::forward() {
+    updating_ = false; // a capture that was given up has changed nothing
     for (auto& one : replicas_)
         one->forward();
     if (whole_->taps & uform_tap_world_bags_k)
@@ -297,6 +311,7 @@ void trainer::reduce() {
 }
 
 void trainer::update() {
+    updating_ = true;
     for (auto& one : replicas_)
         one->update();
 }
@@ -385,14 +400,16 @@ float const* trainer::on_host(float const* device_values, uint64_t count, std::v
 
 void trainer::save(std::string const& path, uform_progress_t call, void* state, uint64_t every) {
     std::lock_guard own(mutex_);
+    check_whole();
     queue_->drain();
     std::lock_guard order(executor_->order());
     parameter_table const& table = whole_->declared.parameters;
     replica const& from = *replicas_[0];
-    std::vector<float> parameters, first, second;
-    run_values const values{on_host(from.parameters(), table.flat(), parameters),
-                            on_host(from.first_moment(), table.flat(), first),
-                            on_host(from.second_moment(), table.flat(), second)};
+    std::vector<float> copy;
+    auto const read = [&](float const* values) {
+        return [&, values](parameter const& one) { return on_host(values + one.offset, one.count(), copy); };
+    };
+    run_values const values{read(from.parameters()), read(from.first_moment()), read(from.second_moment())};
     progress told(call, state, every, checkpoint_tensors(table));
     save_checkpoint(path, table, values, {state_.applied, calls_, whole_->derived.seed}, uform::describe(*whole_),
                     told);

@@ -63,6 +63,9 @@ private:
         uint64_t count;                /* values of one device */
     };
 
+    /** Refuses what would go on from weights that a failed step has left half changed. */
+    void check_whole() const;
+
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
     void load(uform_trainer_options_t const& options, checkpoint const* resumed);
@@ -105,6 +108,8 @@ private:
 
     uint64_t calls_ = 0;
     uint64_t dropped_ = 0;         /* by all steps */
+    bool updating_ = false;        /* what was put on the streams last may change weights */
+    bool broken_ = false;          /* some of it was, and some could not be */
     uform_update_state_t state_{}; /* after the last step that is final */
     double device_seconds_ = 0;
     std::vector<slot> slots_;

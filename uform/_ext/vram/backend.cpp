@@ -60,6 +60,21 @@ constexpr bool has_hopper_kernels_k = true;
 constexpr bool has_hopper_kernels_k = false;
 #endif
 
+/** Memory of the stream's GPU, which is current. */
+void* allocate(stream const& on, std::size_t bytes) {
+    void* memory = nullptr;
+    cudaError_t const result = cudaMalloc(&memory, bytes ? bytes : 1);
+    if (result != cudaErrorMemoryAllocation) {
+        check_cuda(result, on);
+        return memory;
+    }
+    cudaGetLastError();
+    std::size_t free = 0, whole = 0;
+    check_cuda(cudaMemGetInfo(&free, &whole), on);
+    fail(uform_status_out_of_memory_k, "GPU ", on.device, ": ", bytes, " bytes were asked for, ", free, " are free of ",
+         whole);
+}
+
 int class_of_device(device_info const& one, std::uint32_t place) {
     int const own = gpu_class_of(one.capability_major, one.capability_minor);
     if (own == uform_gpu_class_none_k)
@@ -156,7 +171,7 @@ stream* backend::create_stream(std::uint32_t place) {
     check_cuda(cudaStreamCreateWithFlags(&made->handle, cudaStreamNonBlocking), operation);
     check_cuda(cudaEventCreateWithFlags(&made->reached, cudaEventDisableTiming), operation);
     if (!connected_)
-        check_cuda(cudaMalloc(&made->bounce, bounce_bytes_k), operation);
+        made->bounce = allocate(*made, bounce_bytes_k);
     return made.release();
 }
 
@@ -222,6 +237,8 @@ uform_status_t stream_synchronize(uform_stream_t* opaque) {
 
 uform_status_t device_synchronize(uform_stream_t* opaque) {
     return on_stream(opaque, "device_synchronize", [](stream const& on) {
+        if (capture_gate::entered_here())
+            fail(uform_status_device_k, on.operation, ": what is captured can wait for nothing");
         capture_gate::of(on.device).while_closed([&] { check_cuda(cudaDeviceSynchronize(), on); });
     });
 }
@@ -231,14 +248,7 @@ void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; 
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
     return on_stream(opaque, "memory_allocate", [&](stream const& on) {
         ++on.counters->allocations;
-        cudaError_t const result = cudaMalloc(memory, bytes ? bytes : 1);
-        if (result != cudaErrorMemoryAllocation)
-            return check_cuda(result, on);
-        cudaGetLastError();
-        std::size_t free = 0, whole = 0;
-        check_cuda(cudaMemGetInfo(&free, &whole), on);
-        fail(uform_status_out_of_memory_k, "GPU ", on.device, ": ", bytes, " bytes were asked for, ", free,
-             " are free of ", whole);
+        *memory = allocate(on, bytes);
     });
 }
 
@@ -343,8 +353,11 @@ uform_status_t host_wait(uform_event_t* opaque) {
 
 uform_status_t event_elapsed(uform_event_t* from, uform_event_t* to, double* seconds) {
     return guard([&] {
+        constexpr char const* operation = "event_elapsed";
+        // Where none is current, the runtime would make a context on GPU 0, whosever that is.
+        current_gpu const current(event::of(from).device, operation);
         float milliseconds = 0;
-        check_cuda(cudaEventElapsedTime(&milliseconds, event::of(from).handle, event::of(to).handle), "event_elapsed");
+        check_cuda(cudaEventElapsedTime(&milliseconds, event::of(from).handle, event::of(to).handle), operation);
         *seconds = 1e-3 * static_cast<double>(milliseconds);
     });
 }
@@ -367,10 +380,11 @@ uform_status_t capture_begin(uform_stream_t* opaque) {
 }
 
 uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
+    // Left whatever comes: on a GPU that is lost, nothing below may be reached.
+    capture_gate::left const gate(capture_gate::of(stream::of(opaque).device));
     return on_stream(opaque, "capture_end", [&](stream const& on) {
         cudaGraph_t captured = nullptr;
         cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
-        capture_gate::of(on.device).leave();
         auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
         std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(forget)> const owner(captured);
         if (made == nullptr) {

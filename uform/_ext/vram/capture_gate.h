@@ -15,18 +15,35 @@ public:
         return gates[static_cast<std::size_t>(device) % gates.size()];
     }
 
+    /** Whether the calling thread captures, on whichever GPU: it would wait for itself. */
+    static bool entered_here() noexcept { return captures_here() != 0; }
+
     void enter() {
         std::lock_guard const lock(mutex_);
         ++captures_;
+        ++captures_here();
     }
 
     void leave() noexcept {
+        --captures_here();
         {
             std::lock_guard const lock(mutex_);
             --captures_;
         }
         none_left_.notify_all();
     }
+
+    /** Leaves at its end what was entered before. */
+    class left {
+    public:
+        explicit left(capture_gate& gate) noexcept : gate_(gate) {}
+        ~left() { gate_.leave(); }
+        left(left const&) = delete;
+        left& operator=(left const&) = delete;
+
+    private:
+        capture_gate& gate_;
+    };
 
     /** Runs `wait` while nothing is captured: what would be captured next waits for it. */
     template <typename wait_at> void while_closed(wait_at&& wait) {
@@ -36,6 +53,11 @@ public:
     }
 
 private:
+    static int& captures_here() noexcept {
+        static thread_local int instance = 0;
+        return instance;
+    }
+
     std::mutex mutex_;
     std::condition_variable none_left_;
     int captures_ = 0;

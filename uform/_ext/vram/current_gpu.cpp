@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "vram/device.h"
 #include "vram/stream.h"
 
 namespace uform::vram {
@@ -47,7 +48,15 @@ current_gpu::current_gpu(int device) noexcept : before_(current_context()) {
 }
 
 current_gpu::current_gpu(int device, char const* operation) : before_(current_context()) {
-    check_cuda(cudaSetDevice(device), operation);
+    cudaError_t const result = cudaSetDevice(device);
+    if (result == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        fail(uform_status_out_of_memory_k, operation, ": GPU ", device,
+             " has too little free memory for this process's context, some hundred MiB: others use it");
+    }
+    if (result == cudaErrorInitializationError)
+        fail(uform_status_device_k, operation, ": ", forked_k);
+    check_cuda(result, operation);
 }
 
 current_gpu::~current_gpu() {

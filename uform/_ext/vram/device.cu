@@ -32,6 +32,10 @@ void explain(cudaError_t error, device_inventory& inventory) {
         inventory.state = driver_state::no_gpu_k;
         inventory.reason = "no GPU is visible to this process";
         return;
+    case cudaErrorInitializationError:
+        inventory.state = driver_state::failed_k;
+        inventory.reason = forked_k;
+        return;
     default:
         inventory.state = driver_state::failed_k;
         inventory.reason = std::string("the NVIDIA driver failed: ") + cudaGetErrorString(error);

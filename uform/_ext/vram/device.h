@@ -16,6 +16,11 @@ enum class driver_state {
     failed_k,  ///< the driver answered with an error of its own
 };
 
+/** What CUDA calls an initialization error. */
+inline constexpr char const* forked_k = "the NVIDIA driver cannot be used in this process, as in every one that was "
+                                        "forked from a process that had used it: start such processes by \"spawn\" "
+                                        "or \"forkserver\"";
+
 struct device_info {
     int index = 0;
     std::string name;

@@ -33,10 +33,12 @@ public:
             current_gpu const current(at(place).device, at(place).operation);
             check_cuda(cudaEventRecord(at(place).reached, at(place).handle), at(place));
         }
-        for (std::uint32_t waits = 0; waits != devices_; ++waits)
+        for (std::uint32_t waits = 0; waits != devices_; ++waits) {
+            current_gpu const current(at(waits).device, at(waits).operation);
             for (std::uint32_t awaited = 0; awaited != devices_; ++awaited)
                 if (waits != awaited)
                     check_cuda(cudaStreamWaitEvent(at(waits).handle, at(awaited).reached, 0), at(waits));
+        }
     }
 
     /** Calls `body(place, stream)` with each device current, between two waits for all. */

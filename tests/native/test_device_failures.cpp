@@ -1,0 +1,159 @@
+// A device that fails once, at every operation in turn: what had been taken is given back, and what is said is true.
+#include <functional>
+
+#include "check.h"
+#include "far_device.h"
+
+using namespace native_test;
+
+namespace {
+
+constexpr int none_k = -1, failed_k = -2;
+
+/** How many operations go through before one fails; `none_k`: all do; `failed_k`: one has, and the rest go through. */
+int& operations_left() {
+    static int instance = none_k;
+    return instance;
+}
+
+uform_operations_t const& plain_operations() {
+    static uform_operations_t const instance = far_operations();
+    return instance;
+}
+
+template <auto slot_ak> struct failing_operation;
+
+template <typename... arguments_at, uform_status_t (*uform_operations_t::*slot_ak)(arguments_at...)>
+struct failing_operation<slot_ak> {
+    static uform_status_t call(arguments_at... arguments) {
+        if (operations_left() == 0) {
+            operations_left() = failed_k;
+            far_memory::all().forget_crossings();
+            return uform::guard([] { uform::fail(uform_status_device_k, "an operation: it failed once"); });
+        }
+        if (operations_left() > 0)
+            --operations_left();
+        return (plain_operations().*slot_ak)(arguments...);
+    }
+};
+
+uform_operations_t failing_operations() {
+    uform_operations_t table = plain_operations();
+#define UFORM_FAILING(slot) table.slot = failing_operation<&uform_operations_t::slot>::call
+    UFORM_FAILING(backend_create), UFORM_FAILING(stream_create), UFORM_FAILING(stream_synchronize);
+    UFORM_FAILING(memory_allocate), UFORM_FAILING(staging_allocate), UFORM_FAILING(event_create);
+    UFORM_FAILING(memory_upload), UFORM_FAILING(memory_download), UFORM_FAILING(memory_zero);
+    UFORM_FAILING(memory_copy), UFORM_FAILING(memory_device), UFORM_FAILING(event_record), UFORM_FAILING(stream_wait);
+    UFORM_FAILING(weights_import), UFORM_FAILING(columns_expand), UFORM_FAILING(pool_forward);
+    UFORM_FAILING(pool_backward), UFORM_FAILING(pairs_forward), UFORM_FAILING(gather), UFORM_FAILING(reduce_sum);
+    UFORM_FAILING(reduce_terms), UFORM_FAILING(update), UFORM_FAILING(rows_narrow);
+#undef UFORM_FAILING
+    return table;
+}
+
+/** Calls `attempt` with a failure at the first operation, at the second and so on, until none is left to fail. */
+int fail_at_each(std::function<uform_status_t()> const& attempt, std::function<void()> const& check) {
+    for (int count = 0;; ++count) {
+        operations_left() = count;
+        uform_status_t const status = attempt();
+        if (std::exchange(operations_left(), none_k) != failed_k) {
+            CHECK(status == uform_status_success_k);
+            return count;
+        }
+        CHECK(status == uform_status_device_k);
+        CHECK(std::string(uform_last_error()).find("an operation: it failed once") != std::string::npos);
+        check();
+    }
+}
+
+executor_ptr make_failing_executor() {
+    static uform_operations_t const operations = failing_operations();
+    return executor_ptr(
+        new uform_executor_t{uform::executor::on(uform_executor_kind_vram_k, operations, {3, 1}, 2, nullptr)});
+}
+
+void test_nothing_is_left_of_what_fails_to_begin() {
+    size_t const before = far_memory::all().blocks();
+    auto const all_back = [&] { CHECK(far_memory::all().blocks() == before); };
+    auto const none = [] {};
+    CHECK(fail_at_each([] { return uform::guard([] { make_failing_executor(); }); }, none) >= 5);
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    auto const train = [&] {
+        uform_trainer_t* made = nullptr;
+        uform_status_t const status = uform_trainer_init_vram(executor.get(), &options, &made);
+        CHECK((status == uform_status_success_k) == (made != nullptr));
+        uform_trainer_free(made);
+        return status;
+    };
+    CHECK(fail_at_each(train, all_back) > 100);
+    temporary_folder const folder;
+    std::string const path = folder.file("run");
+    require(uform_trainer_save(make_trainer(make_executor(2), options).get(), path.c_str(), nullptr, nullptr, 0),
+            "save");
+    options.resume = path.c_str();
+    CHECK(fail_at_each(train, all_back) > 100);
+    auto const load = [&] {
+        uform_model_t* made = nullptr;
+        uform_status_t const status = uform_model_init_vram(executor.get(), path.c_str(), &made);
+        CHECK((status == uform_status_success_k) == (made != nullptr));
+        uform_model_free(made);
+        return status;
+    };
+    CHECK(fail_at_each(load, all_back) > 10);
+    auto const arena = [&] {
+        uform_arena_t* made = nullptr;
+        uform_status_t const status = uform_arena_init_on(executor.get(), 1, 1000, &made);
+        uform_arena_free(made);
+        return status;
+    };
+    CHECK(fail_at_each(arena, all_back) == 1);
+    all_back();
+}
+
+/** A step that fails before it changes weights has done nothing; one that fails later ends the run. */
+void test_a_run_goes_on_or_ends() {
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    temporary_folder const folder;
+    std::string const path = folder.file("run");
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    int went_on = 0, ended = 0;
+    for (bool done = false; !done;) {
+        uform_trainer_t* made = nullptr;
+        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
+        trainer_ptr const trainer(made);
+        run_step(trainer, call);
+        std::vector<float> const before = values_of(trainer);
+        operations_left() = went_on + ended;
+        uform_trainer_step_stats_t stats{};
+        uform_status_t const status = uform_trainer_step(made, &step, &stats);
+        done = std::exchange(operations_left(), none_k) != failed_k;
+        if (done) {
+            CHECK(status == uform_status_success_k && stats.step == 2);
+            break;
+        }
+        CHECK(status == uform_status_device_k);
+        uform_status_t const next = uform_trainer_step(made, &step, &stats);
+        if (next == uform_status_success_k) {
+            CHECK(ended == 0 && stats.step == 2);
+            ++went_on;
+            continue;
+        }
+        CHECK(next == uform_status_device_k && std::string(uform_last_error()).find("checkpoint") != std::string::npos);
+        CHECK(uform_trainer_save(made, path.c_str(), nullptr, nullptr, 0) == uform_status_device_k);
+        CHECK(folder.files() == 0);
+        ++ended;
+    }
+    CHECK(went_on > 20 && ended > 2);
+}
+
+} // namespace
+
+int main() {
+    test_nothing_is_left_of_what_fails_to_begin();
+    test_a_run_goes_on_or_ends();
+    CHECK(far_memory::all().blocks() == 0);
+    return report();
+}
