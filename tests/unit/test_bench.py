@@ -16,7 +16,7 @@ from tools.bench import attention, losses, operations, processes, report, step, 
 PRINTED = """
 bench ceiling copy: 0.5000 ms, 2000000000 bytes, 0 operations, 4000 GB/s
 bench ceiling product of 8192 x 8192 x 8192: 1.0000 ms, 1 bytes, 700000000000 operations, 700.0 TFLOP/s
-bench 12x512 norm_forward: 0.1000 ms, 200000000 bytes, 0 operations, 2000 GB/s
+bench 12x512 norm_forward: 0.1000 ms, 200000000 bytes, 0 operations, plain 0.0800 ms, 2000 GB/s
 bench 12x512 norm_qkv_forward: 0.2000 ms, 4000000 bytes, 70000000000 operations, 20 GB/s, 350.0 TFLOP/s
 bench 12x512 bytes_head: 0.1000 ms, 60000000 bytes, 15000000000 operations, 600 GB/s, 150.0 TFLOP/s
 bench N=65536 pairs: 50.0000 ms, 800000000 bytes, 17500000000000 operations, 16 GB/s, 350.0 TFLOP/s
@@ -104,7 +104,8 @@ def test_operations_are_told_as_shares_of_their_floors() -> None:
     timings = operations.read_timings(PRINTED)
     head, _, *lines = report.operation_table(timings, operations.ceilings_of(timings))
     assert "copies 4000 GB/s, products 700 TFLOP/s" in head
-    assert lines[0].split() == ["12x512", "norm_forward", "0.1000", "200.0", "0.0", "0.0500", "50%"]
+    assert lines[0].split() == ["12x512", "norm_forward", "0.1000", "200.0", "0.0", "0.0500", "50%", "0.0800", "80%"]
+    assert lines[1].split()[-2:] == ["0.1000", "50%"]
     assert len(lines) == 5
 
 
@@ -171,6 +172,7 @@ def test_the_tool_prints_writes_and_draws(
     assert len(told["steps"]) == 3
     assert [one["by"] for one in told["attention"]] == ["uform", "PyTorch"]
     assert told["operations"][2]["floor_ms"] == pytest.approx(0.05)
+    assert [one["plain_ms"] for one in told["operations"][2:4]] == [0.08, None]
     assert plot.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert "1.25" in printed

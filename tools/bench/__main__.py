@@ -12,7 +12,8 @@ PyTorch's tensors took at a time. `held` is for both what the process held of th
 context, the code and the allocator's reserves.
 
 A floor is the larger of two times: the operation's bytes, each operand once, at the rate of a large copy, and its
-products' operations at the rate of the fastest product of this run.
+products' operations at the rate of the fastest product of this run. Beside an operation that only moves bytes stands a
+plain kernel that reads and writes as many.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """Each operation of the table beside its floor: what the GPU's copies and products would take at their measured best.
 
+One that only moves bytes also stands beside a plain kernel that moves as many: started, and with a cache as cold, as
+itself, for a small one is never as fast as a large copy.
+
 `tests/gpu/native/bench_operations.cu` does the timing; here its lines are read.
 """
 
@@ -15,7 +18,7 @@ from tools.bench.processes import MeasurementError
 
 PROGRAM = "bench_operations"
 CEILING = "ceiling"
-LINE = re.compile(r"bench (\S+) (.+): ([\d.]+) ms, (\d+) bytes, (\d+) operations")
+LINE = re.compile(r"bench (\S+) (.+): ([\d.]+) ms, (\d+) bytes, (\d+) operations(?:, plain ([\d.]+) ms)?")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Timing:
         ms: the median time.
         bytes: those that it must move.
         operations: those that its products must make.
+        plain_ms: the time of a plain kernel that reads and writes as many bytes, or None beside products.
     """
 
     shape: str
@@ -35,6 +39,7 @@ class Timing:
     ms: float
     bytes: int
     operations: int
+    plain_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,11 @@ class Ceilings:
 def read_timings(text: str) -> list[Timing]:
     """The timings among what the program printed."""
     found = [LINE.match(line) for line in text.splitlines()]
-    return [Timing(one[1], one[2], float(one[3]), int(one[4]), int(one[5])) for one in found if one is not None]
+    return [
+        Timing(one[1], one[2], float(one[3]), int(one[4]), int(one[5]), float(one[6]) if one[6] else None)
+        for one in found
+        if one is not None
+    ]
 
 
 def ceilings_of(timings: list[Timing]) -> Ceilings:

@@ -59,13 +59,15 @@ def operation_table(timings: Sequence[Timing], ceilings: Ceilings) -> Iterator[s
     """A line an operation and shape."""
     gigabytes, teraflops = ceilings.bytes_per_ms * 1e-6, ceilings.operations_per_ms * 1e-9
     yield f"of this run's ceilings: copies {gigabytes:.0f} GB/s, products {teraflops:.0f} TFLOP/s"
-    yield f"{'shape':>10}  {'operation':<24}{'ms':>9}{'MB':>9}{'GFLOP':>9}{'floor ms':>10}{'of floor':>10}"
+    head = f"{'shape':>10}  {'operation':<24}{'ms':>9}{'MB':>9}{'GFLOP':>9}{'floor ms':>10}{'of floor':>10}"
+    yield f"{head}{'plain ms':>10}{'of plain':>10}"
     for one in timings:
         if one.shape != CEILING:
             floor = ceilings.floor_ms(one)
             yield (
                 f"{one.shape:>10}  {one.operation:<24}{one.ms:9.4f}{one.bytes / 1e6:9.1f}{one.operations / 1e9:9.1f}"
                 f"{floor:10.4f}{floor / one.ms:10.0%}"
+                + ("" if one.plain_ms is None else f"{one.plain_ms:10.4f}{one.plain_ms / one.ms:10.0%}")
             )
 
 

@@ -1,8 +1,10 @@
 /**
  *  Every operation of the table at the shapes of a training step: its time, the bytes it must move and the operations
- *  its products must make, each operand counted once; first the GPU's own ceilings. A line each, for `tools/bench`:
+ *  its products must make, each operand counted once; first the GPU's own ceilings. Beside one without products stands
+ *  a plain kernel that reads and writes as much. A line each, for `tools/bench`:
  *
  *      bench SHAPE OPERATION: MILLISECONDS ms, BYTES bytes, OPERATIONS operations, RATES
+ *      bench SHAPE OPERATION: MILLISECONDS ms, BYTES bytes, 0 operations, plain MILLISECONDS ms, RATE
  *      memory SHAPE OPERATION: BYTES bytes of gradients and workspace
  */
 #include <cmath>
@@ -12,6 +14,7 @@
 
 #include "core/operations.h"
 #include "tests/gpu/native/gpu_check.h"
+#include "tests/gpu/native/plain_moves.h"
 #include "vram/gemm.h"
 
 namespace {
@@ -51,6 +54,11 @@ template <typename value_at> struct values : device_array<value_at> {
         require(cudaDeviceSynchronize(), "fill_kernel");
     }
 };
+
+void print_moves(std::string const& shape, char const* operation, double taken, traffic const& moved, double plain) {
+    std::printf("bench %s %s: %.4f ms, %.0f bytes, 0 operations, plain %.4f ms, %.0f GB/s\n", shape.c_str(), operation,
+                taken, moved.bytes(), plain, moved.bytes() / (taken * 1e6));
+}
 
 void print_memory(std::string const& shape, char const* operation, std::size_t bytes) {
     std::printf("memory %s %s: %zu bytes of gradients and workspace\n", shape.c_str(), operation, bytes);
@@ -120,12 +128,20 @@ private:
                     least.operations / (taken * 1e9));
     }
 
+    /** The same of an operation without products. */
+    template <typename arguments_at>
+    void time(char const* name, uform_status_t (*operation)(uform_stream_t*, arguments_at const*),
+              arguments_at const& arguments, traffic const& moved) {
+        double const taken = watch_.milliseconds([&] { require(operation(stream(), &arguments), name); });
+        print_moves(of_.name(), name, taken, moved, plain_milliseconds(watch_, moved));
+    }
+
     std::size_t states() const { return std::size_t(columns_.view.capacity) * of_.hidden; }
 
     void columns() {
         // A segment is 32 bytes; of each column its segment and three positions are written.
-        double const bytes = 32.0 * of_.segments() + 10.0 * of_.columns;
-        time("columns_expand", table_.columns_expand, columns_.view, {bytes, 0});
+        traffic const moved{32.0 * of_.segments(), 10.0 * of_.columns};
+        time("columns_expand", table_.columns_expand, columns_.view, moved);
     }
 
     void embedding() {
@@ -139,8 +155,8 @@ private:
             columns_.view,         of_.hidden, uform_modality_text_k, shape::table_rows_k, table.data(),
             table_gradient.data(), to.data(),  gradient.data(),       workspace.data(),    bytes};
         double const codes = 2.0 * of_.columns;
-        time("embedding_forward", table_.embedding_forward, arguments, {of_.tensor() + codes, 0});
-        time("embedding_backward", table_.embedding_backward, arguments, {of_.tensor() + codes, 0});
+        time("embedding_forward", table_.embedding_forward, arguments, traffic{codes, of_.tensor()});
+        time("embedding_backward", table_.embedding_backward, arguments, traffic{of_.tensor() + codes, 0});
     }
 
     /** As if all columns but the markers were patches of 16 x 16 in colour. */
@@ -212,14 +228,14 @@ private:
             return cost{tensors * u + 10 * weight, 4 * rows * weight};
         };
         time("norm_qkv_forward", table_.norm_qkv_forward, layer, forward(4, qkv));
-        time("attention_forward", table_.attention_forward, layer, {4 * u, 2 * scores});
+        time("attention_forward", table_.attention_forward, layer, cost{4 * u, 2 * scores});
         time("out_residual_forward", table_.out_residual_forward, layer, forward(3, out));
         time("norm_geglu_forward", table_.norm_geglu_forward, layer, forward(1 + 3 * r, up));
         time("down_residual_forward", table_.down_residual_forward, layer, forward(2 + r, down));
         time("down_residual_backward", table_.down_residual_backward, layer, backward(1 + 5 * r, down));
         time("norm_geglu_backward", table_.norm_geglu_backward, layer, backward(3 + 2 * r, up));
         time("out_residual_backward", table_.out_residual_backward, layer, backward(3, out));
-        time("attention_backward", table_.attention_backward, layer, {8 * u, 5 * scores});
+        time("attention_backward", table_.attention_backward, layer, cost{8 * u, 5 * scores});
         time("norm_qkv_backward", table_.norm_qkv_backward, layer, backward(6, qkv));
     }
 
@@ -235,7 +251,7 @@ private:
         norm.gain_gradient = gain_gradient.data(), norm.input = input.data(), norm.output = output.data();
         norm.inverse_rms = inverses.data(), norm.gradient = gradient.data();
         norm.workspace = norm_workspace.data(), norm.workspace_bytes = norm_bytes;
-        time("norm_forward", table_.norm_forward, norm, {2 * of_.tensor(), 0});
+        time("norm_forward", table_.norm_forward, norm, traffic{of_.tensor(), of_.tensor()});
 
         std::size_t const bags = columns_.view.bags_capacity;
         device_array<float> const pooled(bags * of_.hidden), lengths(bags);
@@ -249,9 +265,9 @@ private:
         pool.pooled_gradient = pooled_gradient.data(), pool.gradient = gradient.data();
         pool.workspace = pool_workspace.data(), pool.workspace_bytes = pool_bytes;
         double const small = 4.0 * double(bags) * of_.hidden;
-        time("pool_forward", table_.pool_forward, pool, {of_.tensor() + small, 0});
-        time("pool_backward", table_.pool_backward, pool, {of_.tensor() + 2 * small, 0});
-        time("norm_backward", table_.norm_backward, norm, {3 * of_.tensor(), 0});
+        time("pool_forward", table_.pool_forward, pool, traffic{of_.tensor(), small});
+        time("pool_backward", table_.pool_backward, pool, traffic{2 * small, of_.tensor()});
+        time("norm_backward", table_.norm_backward, norm, traffic{2 * of_.tensor(), of_.tensor()});
     }
 
     void rows() {
@@ -270,8 +286,8 @@ private:
         arguments.rows_gradient = gathered_gradient.data(), arguments.gradient = gradient.data();
         arguments.columns_active = of_.columns;
         double const taken = double(gathered.size());
-        time("rows_gather", table_.rows_gather, arguments, {4 * taken, 0});
-        time("rows_scatter", table_.rows_scatter, arguments, {4 * taken + of_.tensor(), 0});
+        time("rows_gather", table_.rows_gather, arguments, traffic{2 * taken, 2 * taken});
+        time("rows_scatter", table_.rows_scatter, arguments, traffic{4 * taken, of_.tensor()});
     }
 
     void heads() {
@@ -299,7 +315,7 @@ private:
         head.scale = scale.data(), head.weight = weight.data(), head.loss = loss.data();
         head.rows_gradient = rows_gradient.data(), head.table_gradient = bytes_gradient.data();
         head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
-        time("bytes_head", table_.bytes_head, head, {6 * states + count, 6 * states * classes});
+        time("bytes_head", table_.bytes_head, head, cost{6 * states + count, 6 * states * classes});
 
         print_memory(of_.name(), "bytes_head",
                      rows_gradient.bytes() + bytes_gradient.bytes() + table_.bytes_head_workspace_bytes(hidden, count));
@@ -313,7 +329,7 @@ private:
         drawn.loss = loss.data(), drawn.rows_gradient = rows_gradient.data();
         drawn.workspace = workspace.data(), drawn.workspace_bytes = workspace.bytes();
         time("patches_head", table_.patches_head, drawn,
-             {6 * states + double(pixels.size()), 6 * states * shape::patch_width_k});
+             cost{6 * states + double(pixels.size()), 6 * states * shape::patch_width_k});
 
         values<float> const logits(std::size_t(count) * classes);
         device_array<float> const logits_gradient(logits.size());
@@ -322,7 +338,8 @@ private:
         entropy.targets = targets.data(), entropy.scale = 1.f / static_cast<float>(count), entropy.loss = loss.data();
         entropy.gradient = logits_gradient.data();
         entropy.workspace = workspace.data(), entropy.workspace_bytes = workspace.bytes();
-        time("cross_entropy", table_.cross_entropy, entropy, {8.0 * double(logits.size()) + count, 0});
+        double const entries = double(logits.size());
+        time("cross_entropy", table_.cross_entropy, entropy, traffic{4 * entries + count, 4 * entries});
     }
 
     /** Sixteen choices of every segment. */
@@ -349,7 +366,7 @@ private:
         head.rows_gradient = rows_gradient.data(), head.vector_gradient = vector_gradient.data();
         head.log_inverse_temperature_gradient = temperature_gradient.data();
         head.workspace = workspace.data(), head.workspace_bytes = workspace.bytes();
-        time("choices_head", table_.choices_head, head, {6 * double(rows.size()), 0});
+        time("choices_head", table_.choices_head, head, traffic{2 * double(rows.size()), 4 * double(rows.size())});
     }
 
     /** All matrices of the encoder as one parameter: gradients are read twice, for their norm and for the update. */
@@ -376,15 +393,15 @@ private:
         arguments.beta1 = 0.9, arguments.beta2 = 0.98, arguments.epsilon = 1e-6, arguments.decay = 0.01;
         arguments.max_norm = 1, arguments.state = state.data();
         arguments.workspace = workspace.data(), arguments.workspace_bytes = bytes;
-        time("update", table_.update, arguments, {34.0 * double(count), 0});
+        time("update", table_.update, arguments, traffic{20.0 * double(count), 14.0 * double(count)});
 
         double const taken = watch_.milliseconds([&] {
             require(table_.weights_import(stream(), uform_parameter_kind_matrix_k, height, width, parameters.data(),
                                           working.data()),
                     "weights_import");
         });
-        std::printf("bench %s weights_import: %.4f ms, %.0f bytes, 0 operations, %.0f GB/s\n", of_.name().c_str(),
-                    taken, 6.0 * double(count), 6.0 * double(count) / (taken * 1e6));
+        traffic const moved{4.0 * double(count), 2.0 * double(count)};
+        print_moves(of_.name(), "weights_import", taken, moved, plain_milliseconds(watch_, moved));
     }
 
     stopwatch& watch_;
@@ -439,13 +456,20 @@ void pairs(stopwatch& watch, std::uint32_t count, std::uint32_t width) {
 
     std::string const name = "N=" + std::to_string(count);
     double const tensor = double(source.bytes()), product = 2.0 * count * double(count) * width;
+    auto const milliseconds = [&](char const* operation, auto&& body) {
+        return watch.milliseconds([&] { require(body(), operation); }, 7);
+    };
     auto const time = [&](char const* operation, cost const& least, auto&& body) {
-        double const taken = watch.milliseconds([&] { require(body(), operation); }, 7);
+        double const taken = milliseconds(operation, body);
         std::printf("bench %s %s: %.4f ms, %.0f bytes, %.0f operations, %.0f GB/s, %.1f TFLOP/s\n", name.c_str(),
                     operation, taken, least.bytes, least.operations, least.bytes / (taken * 1e6),
                     least.operations / (taken * 1e9));
     };
-    time("prefix_forward", {2 * tensor, 0}, [&] { return table.prefix_forward(stream(), &prefix); });
+    auto const time_moves = [&](char const* operation, traffic const& moved, auto&& body) {
+        double const taken = milliseconds(operation, body);
+        print_moves(name, operation, taken, moved, plain_milliseconds(watch, moved));
+    };
+    time_moves("prefix_forward", {tensor, tensor}, [&] { return table.prefix_forward(stream(), &prefix); });
     // A product serves a row's and a column's sums; backward makes it again, and two more for the gradients.
     time("pairs_forward", {tensor, product}, [&] { return table.pairs_forward(stream(), &of); });
     time("pairs_backward", {2 * tensor, 3 * product}, [&] { return table.pairs_backward(stream(), &of); });
@@ -453,7 +477,7 @@ void pairs(stopwatch& watch, std::uint32_t count, std::uint32_t width) {
         uform_status_t const status = table.pairs_forward(stream(), &of);
         return status == uform_status_success_k ? table.pairs_backward(stream(), &of) : status;
     });
-    time("prefix_backward", {4 * tensor, 0}, [&] { return table.prefix_backward(stream(), &prefix); });
+    time_moves("prefix_backward", {3 * tensor, tensor}, [&] { return table.prefix_backward(stream(), &prefix); });
     print_memory(name, "pairs", gradient.bytes() + workspace.bytes());
 }
 

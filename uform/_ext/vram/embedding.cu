@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "vram/attention_mma.cuh"
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
 #include "vram/moves.cuh"
@@ -23,8 +24,12 @@ constexpr unsigned share_bits_k = 13;
 constexpr std::uint32_t places_of_share_k = 1u << share_bits_k;
 static_assert(longest_share_k <= places_of_share_k);
 
+/** A share's first rows, which Hopper brings to shared memory while columns are sorted; more would leave the cache less
+ *  than loads need. */
+constexpr unsigned held_rows_k = 512;
+
 constexpr std::uint32_t no_run_k = 0xFFFFu;
-constexpr std::uint32_t no_code_k = 0xFFFFFFFFu;
+constexpr std::uint32_t no_code_k = 0xFFFFFFFFu, no_modality_k = 0xFFFFFFFFu;
 
 /** The column's row of this modality's table, if it has one. */
 __device__ __forceinline__ std::uint32_t code_of(uform_embedding_t const& embedding, std::uint32_t column) {
@@ -86,146 +91,182 @@ private:
 
 /** A block's sorting of its columns by their codes, stably, some bits at a time. Warps have ranges of equal size. */
 struct column_sort {
-    static constexpr unsigned bits_k = 5, digits_k = 1u << bits_k;
-    static_assert(digits_k == warp_k && digits_k * summing_warps_k == summing_threads_k);
+    static constexpr unsigned bits_k = 9, digits_k = 1u << bits_k, digit_pairs_k = digits_k / 2;
+    static_assert(longest_share_k < 1u << 16); // so that a pair of counts or places is one word, and adds up as one
 
-    std::uint32_t counts[digits_k][summing_warps_k + 1]; // past a warp's columns: lanes then meet in no bank
-    std::uint32_t of_warps[summing_warps_k];
-
-    /** The sum over earlier warps of what each has: a barrier between its writing and this, as after it. */
-    __device__ std::uint32_t before(unsigned warp) const {
-        unsigned const lane = threadIdx.x % warp_k;
-        return sum_warp(lane < warp ? of_warps[lane] : 0);
-    }
+    std::uint32_t counts[summing_warps_k][digit_pairs_k]; // of two digits, of 16 bits each; then of earlier warps'
+    std::uint32_t bases[digit_pairs_k];                   // where each digit's columns begin
 
     /** Passes by which codes and their count are sorted. */
     static __device__ unsigned passes_of(std::uint32_t table_rows) {
         return ceil_divide(32u - static_cast<unsigned>(__clz(static_cast<int>(table_rows))), bits_k);
     }
 
-    /** One pass. @param rounds Columns of a warp, in warps. */
-    __device__ void pass(std::uint32_t const* from, std::uint32_t* to, unsigned rounds, unsigned shift) {
+    /** One pass. @param rounds Columns of a warp, in warps. @param of_warps [summing_warps_k] in shared memory. */
+    __device__ void pass(std::uint32_t const* from, std::uint32_t* to, std::uint32_t* of_warps, unsigned rounds,
+                         unsigned shift) {
         unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
+        auto* const own_counts = reinterpret_cast<std::uint16_t*>(counts[warp]);
         from += warp * rounds * warp_k;
-        counts[lane][warp] = 0;
-        __syncwarp();
-        std::uint32_t keys[most_rounds_k], ranks[most_rounds_k];
 #pragma unroll
-        for (unsigned round = 0; round != most_rounds_k; ++round) {
-            if (round >= rounds)
-                break;
-            keys[round] = from[round * warp_k + lane];
-            std::uint32_t const digit = keys[round] >> shift & (digits_k - 1);
-            unsigned const alike = __match_any_sync(whole_warp_k, digit);
-            unsigned const earlier = alike & ((1u << lane) - 1);
-            ranks[round] = counts[digit][warp] + __popc(earlier);
+        for (unsigned first = 0; first != digit_pairs_k; first += warp_k * 4)
+            *reinterpret_cast<uint4*>(counts[warp] + first + lane * 4) = make_uint4(0, 0, 0, 0);
+        __syncwarp();
+#pragma unroll 1
+        for (unsigned round = 0; round != rounds; ++round) {
+            std::uint32_t const digit = from[round * warp_k + lane] >> shift & (digits_k - 1);
+            atomicAdd(counts[warp] + digit / 2, digit % 2 ? 0x10000u : 1u); // integers: no order
+        }
+        __syncthreads();
+        // A pair of digits a thread now: counts become those of earlier warps, and their sums the places of digits.
+        std::uint32_t sum = 0, until = 0;
+        if (threadIdx.x < digit_pairs_k) {
+#pragma unroll 8
+            for (unsigned i = 0; i != summing_warps_k; ++i) {
+                std::uint32_t const of_pair = counts[i][threadIdx.x];
+                counts[i][threadIdx.x] = sum;
+                sum += of_pair;
+            }
+            until = (sum & 0xFFFFu) + (sum >> 16);
+#pragma unroll
+            for (unsigned step = 1; step != warp_k; step *= 2) {
+                std::uint32_t const other = __shfl_up_sync(whole_warp_k, until, step);
+                until += lane >= step ? other : 0;
+            }
+            if (lane == warp_k - 1)
+                of_warps[warp] = until;
+        }
+        __syncthreads();
+        if (threadIdx.x < digit_pairs_k) {
+            std::uint32_t const base = sum_before(of_warps, warp) + until - (sum & 0xFFFFu) - (sum >> 16);
+            bases[threadIdx.x] = base | (base + (sum & 0xFFFFu)) << 16;
+        }
+        __syncthreads();
+        auto const* const digit_bases = reinterpret_cast<std::uint16_t const*>(bases);
+#pragma unroll 1
+        for (unsigned round = 0; round != rounds; ++round) {
+            std::uint32_t const key = from[round * warp_k + lane], digit = key >> shift & (digits_k - 1);
+            unsigned const alike = __match_any_sync(whole_warp_k, digit), earlier = alike & ((1u << lane) - 1);
+            std::uint32_t const before = own_counts[digit];
             __syncwarp();
             if (earlier == 0)
-                counts[digit][warp] += __popc(alike);
+                own_counts[digit] = static_cast<std::uint16_t>(before + __popc(alike));
             __syncwarp();
-        }
-        __syncthreads();
-        // A warp a digit now: its counts become places.
-        std::uint32_t const own = counts[warp][lane];
-        std::uint32_t until = own;
-#pragma unroll
-        for (unsigned step = 1; step != warp_k; step *= 2) {
-            std::uint32_t const other = __shfl_up_sync(whole_warp_k, until, step);
-            until += lane >= step ? other : 0;
-        }
-        if (lane == warp_k - 1)
-            of_warps[warp] = until;
-        __syncthreads();
-        counts[warp][lane] = before(warp) + until - own;
-        __syncthreads();
-#pragma unroll
-        for (unsigned round = 0; round != most_rounds_k; ++round) {
-            if (round >= rounds)
-                break;
-            to[counts[keys[round] >> shift & (digits_k - 1)][warp] + ranks[round]] = keys[round];
+            to[digit_bases[digit] + before + __popc(earlier)] = key;
         }
         __syncthreads();
     }
+
+    /** The sum over earlier warps of what each has: a barrier between its writing and this, as after it. */
+    static __device__ std::uint32_t sum_before(std::uint32_t const* of_warps, unsigned warp) {
+        unsigned const lane = threadIdx.x % warp_k;
+        return sum_warp(lane < warp ? of_warps[lane] : 0);
+    }
 };
+// Beside the longest share's keys, where edges lie later.
+static_assert(longest_share_k * sizeof(std::uint32_t) + sizeof(column_sort) <= edge_values_k * sizeof(float));
 
 /**
  *  A share's columns and a slice of the values a block: the columns are sorted by their codes, and cut into equal
- * ranges for groups of threads, each with the slice's vectors. Codes at a range's edges may be those of several groups.
+ *  ranges for groups of threads, each with the slice's vectors. Codes at a range's edges may be those of several ones.
+ *  @param held The first so many rows are asked for before the columns are sorted.
  */
 __global__ void __launch_bounds__(summing_threads_k, 1)
-    sum_shares(uform_embedding_t embedding, column_shares const shares) {
+    sum_shares(uform_embedding_t embedding, column_shares const shares, unsigned held) {
     follow_earlier_kernels();
     extern __shared__ __align__(16) std::uint32_t dynamic[];
-    __shared__ column_sort sort;
-    __shared__ std::uint32_t first_runs[groups_k], last_runs[groups_k], coded_count;
+    __shared__ std::uint32_t of_warps[summing_warps_k], first_runs[groups_k], last_runs[groups_k], coded_count;
     std::uint32_t const hidden = embedding.hidden, table_rows = embedding.table_rows, share = blockIdx.y;
     std::uint32_t const all = min(embedding.columns.counts[0], embedding.columns.active);
     std::uint32_t const begin = share * shares.columns, columns = begin < all ? min(shares.columns, all - begin) : 0;
-    unsigned const rounds = ceil_divide(columns, summing_threads_k), padded = rounds * summing_threads_k;
+    unsigned const rounds = ceil_divide(shares.columns, summing_threads_k), padded = rounds * summing_threads_k;
     // Keys move between two buffers, and end in the first, where edges lie once keys are done with.
     std::uint32_t* const runs = dynamic + max(edge_values_k, padded);
     float* const edges = reinterpret_cast<float*>(dynamic); // [groups, 2, slice]
     bool const odd = column_sort::passes_of(table_rows) % 2 != 0;
     std::uint32_t *keys = odd ? runs : dynamic, *other = odd ? dynamic : runs;
+    column_sort& sort = *reinterpret_cast<column_sort*>(dynamic + padded);
     unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x / warp_k;
     auto const* const gradient = static_cast<__nv_bfloat16 const*>(embedding.gradient) + std::size_t(begin) * hidden;
+    unsigned const x = threadIdx.x % slice_vectors_k, group = threadIdx.x / slice_vectors_k;
+    std::uint32_t const value = blockIdx.x * slice_k + x * lanes_k;
+    bool const present = value < hidden;
+    __nv_bfloat16 const* const vectors = gradient + (present ? value : 0);
+    __nv_bfloat16* const held_vectors = reinterpret_cast<__nv_bfloat16*>(runs + padded) + x * lanes_k;
+    held = min(held, columns);
 
     if (blockIdx.x == 0)
+#pragma unroll 1
         for (std::uint32_t code = threadIdx.x; code < table_rows; code += summing_threads_k)
             shares.runs[std::size_t(code) * shares.shares + share] = no_run_k;
     if (threadIdx.x == 0)
         coded_count = padded;
     constexpr unsigned at_once = 4;
+#pragma unroll 1
     for (unsigned first = 0; first < rounds; first += at_once) {
-        std::uint32_t codes[at_once];
-#pragma unroll
-        for (unsigned i = 0; i != at_once; ++i)
-            codes[i] = code_of(embedding, begin + min((warp * rounds + first + i) * warp_k + lane, columns - 1));
+        // Of columns that are none as well: how many there are is not known yet.
+        std::uint32_t codes[at_once], segments[at_once], modalities[at_once];
 #pragma unroll
         for (unsigned i = 0; i != at_once; ++i) {
-            if (first + i >= rounds)
-                break;
             std::uint32_t const within = (warp * rounds + first + i) * warp_k + lane;
-            bool const coded = codes[i] != no_code_k && within < columns;
-            keys[within] = (coded ? codes[i] : table_rows) << share_bits_k | within;
+            std::uint32_t const column = min(begin + within, embedding.columns.active - 1);
+            codes[i] = embedding.columns.codes[column], segments[i] = embedding.columns.segment_of[column];
+        }
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i) {
+            std::uint32_t const within = (warp * rounds + first + i) * warp_k + lane;
+            modalities[i] = no_modality_k;
+            if (within < columns)
+                modalities[i] = embedding.columns.segments[segments[i]].modality;
+        }
+#pragma unroll
+        for (unsigned i = 0; i != at_once; ++i) {
+            std::uint32_t const within = (warp * rounds + first + i) * warp_k + lane;
+            bool const coded = (modalities[i] == embedding.modality) & (codes[i] < table_rows);
+            if (first + i < rounds)
+                keys[within] = (coded ? codes[i] : table_rows) << share_bits_k | within;
         }
     }
+#pragma unroll 1
+    for (unsigned row = group; row < held; row += groups_k)
+        copy_begin(shared_place(held_vectors + row * slice_k), vectors + std::size_t(row) * hidden, true);
+    copies_commit();
     __syncthreads();
     for (unsigned pass = 0; pass != column_sort::passes_of(table_rows); ++pass) {
-        sort.pass(keys, other, rounds, share_bits_k + pass * column_sort::bits_k);
+        sort.pass(keys, other, of_warps, rounds, share_bits_k + pass * column_sort::bits_k);
         std::uint32_t* const sorted = other;
         other = keys, keys = sorted;
     }
 
     // From codes to the places of their sums.
-    std::uint32_t heads = 0;
-    for (unsigned round = 0; round != rounds; ++round) {
+    auto const heads_of = [&](unsigned round) {
         unsigned const at = (warp * rounds + round) * warp_k + lane;
         std::uint32_t const code = keys[at] >> share_bits_k, before = at ? keys[at - 1] >> share_bits_k : no_code_k;
-        heads += __popc(__ballot_sync(whole_warp_k, code != before && code != table_rows));
         if (code != before && code == table_rows)
             coded_count = at;
-    }
+        return __ballot_sync(whole_warp_k, code != before && code != table_rows);
+    };
+    std::uint32_t run = 0;
+#pragma unroll 1
+    for (unsigned round = 0; round != rounds; ++round)
+        run += __popc(heads_of(round));
     if (lane == 0)
-        sort.of_warps[warp] = heads;
+        of_warps[warp] = run;
     __syncthreads();
-    std::uint32_t run = sort.before(warp);
+    run = column_sort::sum_before(of_warps, warp);
+#pragma unroll 1
     for (unsigned round = 0; round != rounds; ++round) {
-        unsigned const at = (warp * rounds + round) * warp_k + lane;
-        std::uint32_t const code = keys[at] >> share_bits_k, before = at ? keys[at - 1] >> share_bits_k : no_code_k;
-        bool const head = code != before && code != table_rows;
-        unsigned const of_warp = __ballot_sync(whole_warp_k, head);
-        std::uint32_t const own = run + __popc(of_warp & (0xFFFFFFFFu >> (warp_k - 1 - lane))) - 1;
+        unsigned const at = (warp * rounds + round) * warp_k + lane, heads = heads_of(round);
+        std::uint32_t const own = run + __popc(heads & (0xFFFFFFFFu >> (warp_k - 1 - lane))) - 1;
         runs[at] = own << share_bits_k | keys[at] % places_of_share_k;
-        if (head && blockIdx.x == 0)
-            shares.runs[std::size_t(code) * shares.shares + share] = static_cast<std::uint16_t>(own);
-        run += __popc(of_warp);
+        if (blockIdx.x == 0 && heads >> lane & 1)
+            shares.runs[std::size_t(keys[at] >> share_bits_k) * shares.shares + share] =
+                static_cast<std::uint16_t>(own);
+        run += __popc(heads);
     }
+    copies_wait<0>();
     __syncthreads();
 
-    unsigned const x = threadIdx.x % slice_vectors_k, group = threadIdx.x / slice_vectors_k;
-    std::uint32_t const value = blockIdx.x * slice_k + x * lanes_k;
-    bool const present = value < hidden;
     float* const sums = shares.sums + std::size_t(share) * shares.runs_capacity * hidden + value;
     unsigned const range = ceil_divide(coded_count, groups_k);
     unsigned const range_begin = min(group * range, coded_count), range_end = min(range_begin + range, coded_count);
@@ -240,8 +281,8 @@ __global__ void __launch_bounds__(summing_threads_k, 1)
 #pragma unroll
             for (unsigned i = 0; i != at_once; ++i) {
                 places[i] = runs[min(at + i, range_end - 1)];
-                loaded[i] =
-                    load8(gradient + std::size_t(places[i] % places_of_share_k) * hidden + (present ? value : 0));
+                unsigned const row = places[i] % places_of_share_k;
+                loaded[i] = load8(row < held ? held_vectors + row * slice_k : vectors + std::size_t(row) * hidden);
             }
 #pragma unroll
             for (unsigned i = 0; i != at_once; ++i) {
@@ -249,10 +290,8 @@ __global__ void __launch_bounds__(summing_threads_k, 1)
                     break;
                 std::uint32_t const next = places[i] >> share_bits_k;
                 if (next != current) {
-                    if (current == first_run)
-                        store8(own_edges, sum);
-                    else if (present)
-                        store8(sums + std::size_t(current) * hidden, sum);
+                    if (present || current == first_run)
+                        store8(current == first_run ? own_edges : sums + std::size_t(current) * hidden, sum);
                     current = next, sum = floatx8{};
                 }
                 floatx8 const added = widen(loaded[i]);
@@ -268,31 +307,23 @@ __global__ void __launch_bounds__(summing_threads_k, 1)
     __syncthreads();
 
     // A code's sums at edges, in their order, by the group that has the first of them.
-    auto const finish = [&](std::uint32_t of, float const* edge) {
-        floatx8 sum = load8(edge);
-        for (unsigned later = group + 1; later < groups_k; later += at_once) {
-            bool alike = false;
+    if (first_run == no_run_k)
+        return;
+    bool const first_is_earlier = group != 0 && last_runs[group - 1] == first_run;
+#pragma unroll 1
+    for (unsigned edge = first_is_earlier; edge != (current == first_run ? 1 : 2); ++edge) {
+        std::uint32_t const of = edge == 0 ? first_run : current;
+        floatx8 sum = load8(own_edges + edge * slice_k);
+#pragma unroll 1
+        for (unsigned later = group + 1; later < groups_k && first_runs[later] == of; ++later) {
+            floatx8 const added = load8(edges + later * 2 * slice_k + x * lanes_k);
 #pragma unroll
-            for (unsigned i = 0; i != at_once; ++i) {
-                unsigned const at = min(later + i, groups_k - 1);
-                alike = later + i < groups_k && first_runs[at] == of;
-                floatx8 const added = load8(edges + at * 2 * slice_k + x * lanes_k);
-#pragma unroll
-                for (unsigned j = 0; j != lanes_k; ++j)
-                    sum[j] += alike ? added[j] : 0.f;
-            }
-            if (!alike)
-                break;
+            for (unsigned j = 0; j != lanes_k; ++j)
+                sum[j] += added[j];
         }
         if (present)
             store8(sums + std::size_t(of) * hidden, sum);
-    };
-    if (first_run == no_run_k)
-        return;
-    if (group == 0 || last_runs[group - 1] != first_run)
-        finish(first_run, own_edges);
-    if (current != first_run)
-        finish(current, own_edges + slice_k);
+    }
 }
 
 constexpr unsigned adding_threads_k = 128;
@@ -301,28 +332,30 @@ constexpr unsigned tile_k = adding_threads_k * 4; // values of a table's row tha
 /** A code a block: the sums of its shares in their order. */
 __global__ void __launch_bounds__(adding_threads_k)
     add_shares(uform_embedding_t embedding, column_shares const shares) {
-    follow_earlier_kernels();
     std::uint32_t const hidden = embedding.hidden, code = blockIdx.x;
     std::uint32_t const value = blockIdx.y * tile_k + threadIdx.x * 4;
+    float4* const to = reinterpret_cast<float4*>(embedding.table_gradient + std::size_t(code) * hidden + value);
+    // What came before `sum_shares` is done, and that does not touch it.
+    float4 sum = value < hidden ? __ldcg(to) : float4{};
+    follow_earlier_kernels();
     if (value >= hidden)
         return;
     std::uint16_t const* const runs = shares.runs + std::size_t(code) * shares.shares;
-    float4* const to = reinterpret_cast<float4*>(embedding.table_gradient + std::size_t(code) * hidden + value);
-    float4 sum = *to;
     bool any = false;
     constexpr unsigned at_once = 16;
-    for (unsigned first = 0; first < shares.shares; first += at_once) {
+    float const* from = shares.sums + value;
+    std::size_t const of_share = std::size_t(shares.runs_capacity) * hidden;
+#pragma unroll 1
+    for (unsigned first = 0; first < shares.shares; first += at_once, from += at_once * of_share) {
         std::uint32_t places[at_once];
 #pragma unroll
         for (unsigned i = 0; i != at_once; ++i)
-            places[i] = runs[min(first + i, shares.shares - 1)];
+            places[i] = first + i < shares.shares ? runs[first + i] : no_run_k;
         float4 loaded[at_once] = {};
 #pragma unroll
         for (unsigned i = 0; i != at_once; ++i)
-            if (places[i] != no_run_k && first + i < shares.shares)
-                any = true,
-                loaded[i] = *reinterpret_cast<float4 const*>(
-                    shares.sums + (std::size_t(first + i) * shares.runs_capacity + places[i]) * hidden + value);
+            if (places[i] != no_run_k)
+                any = true, loaded[i] = *reinterpret_cast<float4 const*>(from + i * of_share + places[i] * hidden);
 #pragma unroll
         for (unsigned i = 0; i != at_once; ++i)
             sum.x += loaded[i].x, sum.y += loaded[i].y, sum.z += loaded[i].z, sum.w += loaded[i].w;
@@ -352,9 +385,11 @@ uform_status_t embedding_backward(uform_stream_t* opaque, uform_embedding_t cons
             return;
         column_shares const shares(embedding->workspace, hidden, table_rows, embedding->columns.active);
         unsigned const padded = ceil_divide(shares.columns, summing_threads_k) * summing_threads_k;
-        std::size_t const shared_bytes = (std::size_t(std::max(edge_values_k, padded)) + padded) * sizeof(float);
+        unsigned const held = stream.gpu_class == uform_gpu_class_hopper_k ? held_rows_k : 0;
+        std::size_t const shared_bytes = (std::size_t(std::max(edge_values_k, padded)) + padded) * sizeof(float) +
+                                         held * slice_k * sizeof(__nv_bfloat16);
         launch_early(stream, sum_shares, dim3(ceil_divide(hidden, slice_k), shares.shares), summing_threads_k,
-                     shared_bytes, *embedding, shares);
+                     shared_bytes, *embedding, shares, held);
         launch_early(stream, add_shares, dim3(table_rows, ceil_divide(hidden, tile_k)), adding_threads_k, 0, *embedding,
                      shares);
     });

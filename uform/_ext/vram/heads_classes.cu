@@ -15,6 +15,7 @@ constexpr float log2_e_k = 1.4426950408889634f;
 /** Rows whose losses one block adds up; a constant, so that the order of sums is one. */
 constexpr unsigned rows_per_block_k = 16;
 constexpr unsigned rows_per_warp_k = rows_per_block_k / warps_k;
+static_assert(rows_per_warp_k == 2); // a power of two, whose losses lanes add up
 
 __device__ __forceinline__ float largest_of_warp(float value) {
 #pragma unroll
@@ -23,10 +24,9 @@ __device__ __forceinline__ float largest_of_warp(float value) {
     return value;
 }
 
-/** What a row's loss consists of: log(total) + rest. */
+/** What a row's loss consists of: log(1 + above) + rest. */
 struct row_loss {
-    double total;
-    float rest;
+    float above, rest;
 };
 
 /** A row of at most `quads_ak` times 128 classes, a multiple of 4: each lane holds so many times four of them. */
@@ -59,8 +59,9 @@ template <unsigned quads_ak> struct held_row {
                                               float* gradient) {
         float maximum = -INFINITY, of_target = 0;
         for_logits(classes, [&](float logit, std::uint32_t place) {
-            maximum = fmaxf(maximum, logit), of_target += place == target ? logit : 0.f;
+            maximum = fmaxf(maximum, logit), of_target = place == target ? logit : of_target;
         });
+        of_target = __shfl_sync(whole_warp_k, of_target, target / 4 % warp_k); // of the lane that has it
         maximum = largest_of_warp(maximum);
         float const low = maximum * log2_e_k;
         double total = 0;
@@ -84,7 +85,7 @@ template <unsigned quads_ak> struct held_row {
                 if (first_of(quad) < classes)
                     *reinterpret_cast<float4*>(gradient + first_of(quad)) = quads[quad];
         }
-        return {total, maximum - sum_warp(of_target)};
+        return {static_cast<float>(total - 1), maximum - of_target};
     }
 };
 
@@ -108,7 +109,7 @@ __device__ row_loss score_row(float const* logits, std::uint32_t classes, std::u
         for (std::uint32_t i = lane; i < classes; i += warp_k)
             gradient[i] = factor * (exp2f((logits[i] - maximum) * log2_e_k) * inverse - (i == target ? 1.f : 0.f));
     }
-    return {total, maximum - of_target};
+    return {static_cast<float>(total - 1), maximum - of_target};
 }
 
 /** @tparam quads_ak Of what a lane holds of a row, or 0: rows are read as often as they are used. */
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(warps_k* warp_k, quads_ak <= 2 ? 5 : 3)
     std::size_t const first = std::size_t(blockIdx.x) * rows_per_block_k + threadIdx.x / warp_k * rows_per_warp_k;
     std::size_t const end = min(first + rows_per_warp_k, std::size_t(problem.count));
     float* const gradient = problem.gradient;
-    row_loss own{1, 0}; // a lane has that of the row of its number: one logarithm for all
+    row_loss own{}; // a lane has that of the row of its number: one logarithm for all
     auto const keep = [&](std::size_t row, row_loss const& loss) {
         if (threadIdx.x % warp_k == row - first)
             own = loss;
@@ -149,7 +150,10 @@ __global__ void __launch_bounds__(warps_k* warp_k, quads_ak <= 2 ? 5 : 3)
                                                   gradient ? gradient + (begin + i) * problem.classes : nullptr));
         }
     }
-    double const sum = sum_warp(first + threadIdx.x % warp_k < end ? log(own.total) + own.rest : 0);
+    double sum = first + threadIdx.x % warp_k < end ? double(log1pf(own.above)) + own.rest : 0;
+#pragma unroll
+    for (unsigned step = 1; step != rows_per_warp_k; step *= 2)
+        sum += __shfl_xor_sync(whole_warp_k, sum, step);
     if (threadIdx.x % warp_k == 0)
         scratch[threadIdx.x / warp_k] = sum;
     __syncthreads();
@@ -163,11 +167,12 @@ __global__ void __launch_bounds__(warps_k* warp_k, quads_ak <= 2 ? 5 : 3)
 
 __global__ void __launch_bounds__(loss_threads_k)
     add_losses(double const* losses, std::size_t count, double factor, double* loss) {
+    double const before = __ldcg(loss); // what came before `score_classes` is done, and that does not touch it
     follow_earlier_kernels();
     __shared__ double scratch[loss_threads_k / warp_k];
     double const sum = sum_losses(losses, count, scratch);
     if (threadIdx.x == 0)
-        *loss += factor * sum;
+        *loss = before + factor * sum;
 }
 
 /** The kernel for rows of a width that lie as they do. */

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
@@ -159,12 +160,13 @@ __device__ __forceinline__ void store4(__nv_bfloat16* to, float4 const& values) 
     *reinterpret_cast<uint2*>(to) = *reinterpret_cast<uint2 const*>(pairs);
 }
 
-/**
- *  A warp a bag: the gradient of each of its columns, through the unit length, then through the mean.
- *  @tparam value_ak As it is written to columns, or wider, to be added before it is rounded.
- */
-template <typename value_at>
-__global__ void __launch_bounds__(threads_k) differentiate_bags(uform_pool_t pool, value_at* __restrict__ gradients) {
+/** A bag's gradient as it is written to its columns; wider where it is added to what is there before it is rounded. */
+template <bool accumulate_ak> using bag_gradient_t = std::conditional_t<accumulate_ak, float, __nv_bfloat16>;
+
+/** A warp a bag: the gradient of each of its columns, through the unit length, then through the mean. */
+template <bool accumulate_ak>
+__global__ void __launch_bounds__(threads_k)
+    differentiate_bags(uform_pool_t pool, bag_gradient_t<accumulate_ak>* __restrict__ gradients) {
     follow_earlier_kernels();
     std::uint32_t const bag = blockIdx.x * warps_k + threadIdx.x / warp_k, lane = threadIdx.x % warp_k;
     std::uint32_t const hidden = pool.hidden;
@@ -202,41 +204,38 @@ __device__ __forceinline__ std::uint32_t bag_of(uform_columns_t const& columns, 
     return column - segment.first < segment.pooled ? segment.bag : otherwise;
 }
 
-/** Gradients of bags to their columns. */
-__global__ void __launch_bounds__(moving_threads_k, 4)
-    spread_to_columns(uform_pool_t pool, __nv_bfloat16 const* __restrict__ gradients) {
+/** Gradients of bags to their columns, or added to what is there. */
+template <bool accumulate_ak>
+__global__ void __launch_bounds__(moving_threads_k, accumulate_ak ? 3 : 4)
+    spread_to_columns(uform_pool_t pool, bag_gradient_t<accumulate_ak> const* __restrict__ gradients) {
     follow_earlier_kernels();
     std::uint32_t const hidden = pool.hidden;
     auto* const to = static_cast<__nv_bfloat16*>(pool.gradient);
+    constexpr std::uint32_t otherwise = accumulate_ak ? left_alone_k : becomes_zero_k;
     move_rows(
-        pool.columns.active, hidden, [&](std::uint32_t column) { return bag_of(pool.columns, column, becomes_zero_k); },
-        [&](std::uint32_t, std::uint32_t bag, std::uint32_t first) {
-            return load8(gradients + std::size_t(bag) * hidden + first);
+        pool.columns.active, hidden, [&](std::uint32_t column) { return bag_of(pool.columns, column, otherwise); },
+        [&](std::uint32_t column, std::uint32_t bag, std::uint32_t first) {
+            auto values = load8(gradients + std::size_t(bag) * hidden + first);
+            if constexpr (accumulate_ak) {
+                floatx8 const before = widen(load8(to + std::size_t(column) * hidden + first));
+#pragma unroll
+                for (unsigned i = 0; i != lanes_k; ++i)
+                    values[i] += before[i];
+                return narrow(values);
+            } else {
+                return values;
+            }
         },
         [&](std::uint32_t column, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
             store8(to + std::size_t(column) * hidden + first, vector);
         });
 }
 
-/** The same, added to what is there. */
-__global__ void __launch_bounds__(moving_threads_k, 3)
-    add_to_columns(uform_pool_t pool, float const* __restrict__ gradients) {
-    follow_earlier_kernels();
-    std::uint32_t const hidden = pool.hidden;
-    auto* const to = static_cast<__nv_bfloat16*>(pool.gradient);
-    move_rows(
-        pool.columns.active, hidden, [&](std::uint32_t column) { return bag_of(pool.columns, column, left_alone_k); },
-        [&](std::uint32_t column, std::uint32_t bag, std::uint32_t first) {
-            floatx8 values = load8(gradients + std::size_t(bag) * hidden + first);
-            floatx8 const before = widen(load8(to + std::size_t(column) * hidden + first));
-#pragma unroll
-            for (unsigned i = 0; i != lanes_k; ++i)
-                values[i] += before[i];
-            return narrow(values);
-        },
-        [&](std::uint32_t column, std::uint32_t, std::uint32_t first, bf16x8 const& vector) {
-            store8(to + std::size_t(column) * hidden + first, vector);
-        });
+template <bool accumulate_ak> void launch_spread(stream const& stream, uform_pool_t const& pool) {
+    auto* const gradients = static_cast<bag_gradient_t<accumulate_ak>*>(pool.workspace);
+    launch_early(stream, differentiate_bags<accumulate_ak>, blocks_for(pool.columns.bags_capacity, warps_k), threads_k,
+                 0, pool, gradients);
+    launch_moves(stream, spread_to_columns<accumulate_ak>, pool.columns.active, pool.hidden, pool, gradients);
 }
 
 template <unsigned strides_ak, unsigned threads_ak>
@@ -287,15 +286,10 @@ uform_status_t pool_backward(uform_stream_t* opaque, uform_pool_t const* pool) {
         uform_columns_t const& columns = pool->columns;
         check_bytes("workspace_bytes", pool->workspace_bytes,
                     pool_workspace_bytes(pool->hidden, columns.bags_capacity));
-        auto const spread = [&](auto* gradients, auto differentiate, auto to_columns) {
-            launch_early(stream, differentiate, blocks_for(columns.bags_capacity, warps_k), threads_k, 0, *pool,
-                         gradients);
-            launch_moves(stream, to_columns, columns.active, pool->hidden, *pool, gradients);
-        };
         if (pool->accumulate)
-            spread(static_cast<float*>(pool->workspace), differentiate_bags<float>, add_to_columns);
+            launch_spread<true>(stream, *pool);
         else
-            spread(static_cast<__nv_bfloat16*>(pool->workspace), differentiate_bags<__nv_bfloat16>, spread_to_columns);
+            launch_spread<false>(stream, *pool);
     });
 }
 
