@@ -35,7 +35,15 @@ def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
 
 
 @pytest.mark.skipif(FOUND is None, reason="compute-sanitizer is not installed")
-@pytest.mark.parametrize(("name", "size"), [("test_vram_attention", "--few"), ("test_vram_heads", "--small")])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("test_vram_attention", "--few"),
+        ("test_vram_choices", "--small"),
+        ("test_vram_embedding", "--small"),
+        ("test_vram_heads", "--small"),
+    ],
+)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_small_problems(tool: str, name: str, size: str, programs: Path) -> None:
     watched = [FOUND or "", "--tool", tool, "--error-exitcode", str(PROBLEMS), str(programs / name), size]

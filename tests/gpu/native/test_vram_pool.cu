@@ -97,6 +97,31 @@ std::vector<float> run_case(std::vector<columns_fixture::shape> const& shapes, s
     return bits;
 }
 
+/** What is no number shows in every value of its bag, as in RAM. */
+void check_nan() {
+    constexpr std::uint32_t hidden = 64;
+    columns_fixture const host(equal_segments(3, 8));
+    device_columns columns(host);
+    columns.expand();
+    std::vector<float> states = rounded(random_values(4).normal(std::size_t(host.view.capacity) * hidden));
+    states[9 * hidden + 5] = NAN; // in the second bag
+    std::size_t const bags = host.view.bags_capacity;
+    device_array<bf16> const device_states(to_bf16(states));
+    device_array<float> const pooled(bags * hidden), lengths(bags);
+    device_array<std::uint32_t> const bag_columns(bags);
+    std::size_t const bytes = vram::pool_workspace_bytes(hidden, host.view.bags_capacity);
+    device_array<std::uint8_t> const workspace(bytes);
+    uform_pool_t const pool{
+        columns.view, hidden, device_states.data(), pooled.data(), lengths.data(), bag_columns.data(), nullptr,
+        nullptr,      0,      workspace.data(),     bytes};
+    require(vram::pool_forward(stream(), &pool), "pool_forward");
+    std::vector<float> const got = pooled.download();
+    bool shown = true;
+    for (std::size_t i = 0; i != 3 * hidden; ++i)
+        shown = shown && std::isnan(got[i]) == (i / hidden == 1);
+    check("pool, no number", shown);
+}
+
 void bench() {
     stopwatch watch;
     for (std::uint32_t length : {32u, 256u, 1024u})
@@ -134,6 +159,7 @@ void bench() {
 }
 
 void check_all() {
+    check_nan();
     for (std::uint32_t hidden : {64u, 192u, 512u, 576u, 1088u, 4160u}) {
         auto const shapes = scattered_bags(hidden > 1000 ? 9 : 75);
         check("pool twice",

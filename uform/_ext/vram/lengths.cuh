@@ -8,7 +8,7 @@
 
 namespace uform::vram {
 
-inline constexpr float smallest_length_k = 1e-12f;
+template <typename value_at> inline constexpr value_at smallest_length_k = value_at(1e-12);
 
 /** Calls `body(column)` for the columns of this lane. */
 template <typename body_at> __device__ __forceinline__ void each_column(std::uint32_t width, body_at&& body) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ float length_of(float const* vector, std::uint32_t wi
 }
 
 /** What a vector of a length is divided by: never next to nothing, and NaN stays NaN. */
-__device__ __forceinline__ float divisor_of(float length) {
-    return length < smallest_length_k ? smallest_length_k : length;
+template <typename value_at> __device__ __forceinline__ value_at divisor_of(value_at length) {
+    return length < smallest_length_k<value_at> ? smallest_length_k<value_at> : length;
 }
 
 } // namespace uform::vram

@@ -3,6 +3,7 @@
 
 #include "vram/elementwise.cuh"
 #include "vram/launch.cuh"
+#include "vram/lengths.cuh"
 #include "vram/moves.cuh"
 #include "vram/operations.h"
 
@@ -10,7 +11,6 @@ namespace uform::vram {
 
 namespace {
 
-constexpr double shortest_k = 1e-12;
 constexpr unsigned threads_k = 256;
 constexpr unsigned warps_k = threads_k / warp_k;
 
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(threads_ak, pool_threads_k / threads_ak)
     if (group != 0)
         return;
     double const count = pooled_columns ? pooled_columns : 1, length = sqrt(square) / count;
-    float const factor = static_cast<float>(1 / (count * fmax(length, shortest_k)));
+    float const factor = static_cast<float>(1 / (count * divisor_of(length)));
     if (threadIdx.x == 0)
         pool.lengths[bag] = static_cast<float>(length), pool.bag_columns[bag] = pooled_columns;
     for_vectors([&](unsigned stride, std::uint32_t first) {
@@ -182,10 +182,10 @@ __global__ void __launch_bounds__(threads_k)
     }
     along = sum_warp(along);
     // A mean shorter than the bound is divided by a constant: then nothing is taken away along it.
-    if (length < static_cast<float>(shortest_k))
+    if (length < smallest_length_k<float>)
         along = 0;
     std::uint32_t const columns = max(pool.bag_columns[bag], 1u);
-    float const factor = static_cast<float>(1 / (fmax(double(length), shortest_k) * columns));
+    float const factor = static_cast<float>(1 / (divisor_of(double(length)) * columns));
     for (std::uint32_t first = lane * 4; first < hidden; first += warp_k * 4) {
         float4 const unit = *reinterpret_cast<float4 const*>(pool.pooled + at + first);
         float4 const slope = *reinterpret_cast<float4 const*>(pool.pooled_gradient + at + first);

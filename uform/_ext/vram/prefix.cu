@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads_k) return_prefix(uform_prefix_t prefix
     // Below the smallest length the divisor is a constant, and above it only what is across the vector moves it.
     float const length = prefix.lengths[row];
     float along = 0;
-    if (prefix.normalize && length > smallest_length_k)
+    if (prefix.normalize && length > smallest_length_k<float>)
         each_column(prefix.width, [&](std::uint32_t column) { along = fmaf(unit[column], gradient[column], along); });
     along = sum_warp(along);
     float const divisor = prefix.normalize ? divisor_of(length) : 1;

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(threads_k) unscale_vectors(uform_vectors_t giv
     // Below the smallest length the divisor is a constant, and above it only what is across the vector moves it.
     float const length = given.lengths[row];
     float along = 0;
-    if (length > smallest_length_k)
+    if (length > smallest_length_k<float>)
         each_column(given.width, [&](std::uint32_t column) { along = fmaf(unit[column], gradient[column], along); });
     along = sum_warp(along);
     float const divisor = divisor_of(length);
