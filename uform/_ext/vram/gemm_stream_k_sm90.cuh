@@ -92,7 +92,7 @@ public:
                         make_float4(sums(quad * 4), sums(quad * 4 + 1), sums(quad * 4 + 2), sums(quad * 4 + 3)));
             return;
         }
-        std::uint32_t const split = unit.tile - to.plan.rounds * to.plan.pairs;
+        std::uint32_t const split = unit.tile - to.plan.levels[0].rounds * to.plan.levels[0].pairs;
         std::uint32_t const place = split * blocks_k + work.rank;
         constexpr std::size_t stride = groups_k * quads_k * hopper::group_k; // from one part to the next
         float4* const parts = to.parts + std::size_t(place) * to.plan.most_parts() * stride +

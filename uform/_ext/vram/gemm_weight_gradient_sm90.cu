@@ -55,7 +55,7 @@ void gemm_stream_k_gradient(stream const& stream, stream_k_problem const& proble
     if (counts != 0)
         launch_early(stream, clear_counts_kernel, 1, threads_k, 0, sums.counts, counts);
     launch_product<gemm_kernel>(stream, product, arguments, [&](auto const&) {
-        return dim3(problem.plan.pairs * cute::size<0>(cluster{}), cute::size<1>(cluster{}), 1);
+        return dim3(problem.plan.levels[0].pairs * cute::size<0>(cluster{}), cute::size<1>(cluster{}), 1);
     });
 }
 
