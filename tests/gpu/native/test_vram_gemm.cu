@@ -209,6 +209,31 @@ void test_slices(linear_case const& given, gemm_tile tile, std::uint32_t slices,
     check(name + std::to_string(slices) + " guards", partials.guarded() && dw.guarded());
 }
 
+/** Stream-K by a plan for some of the processors, twice; `before` is what the gradient holds. */
+void test_stream_k(linear_case const& given, int multiprocessors, std::vector<float> const& before,
+                   std::vector<double> const& expected) {
+    auto const [rows, outs, ins] = given.extents;
+    uform::vram::stream_k_plan const plan = uform::vram::stream_k_of(rows, outs, ins, multiprocessors);
+    device_array<std::uint8_t> workspace(uform::vram::stream_k_bytes(plan));
+    device_array<float> dw(before);
+    std::string const name = given.name + " wgrad stream-k " + std::to_string(multiprocessors);
+    auto const compute = [&] {
+        workspace.poison();
+        dw.upload(before);
+        require(uform::guard([&] {
+                    gemm_family_of(on()).stream_k_gradient(
+                        on(), {rows, outs, ins, given.dy.data(), given.x.data(), dw.data(), workspace.data(), plan});
+                }),
+                name.c_str());
+        require(cudaDeviceSynchronize(), name.c_str());
+        return dw.download();
+    };
+    std::vector<float> const got = compute();
+    check_float(name, got, expected);
+    check(name + " bits", same_bits(got, compute()));
+    check(name + " guards", dw.guarded() && workspace.guarded());
+}
+
 void test_weight_gradient(linear_case const& given) {
     std::vector<double> const plain = given.weight_gradient();
     std::vector<float> const before = random_values(6).normal(given.weights);
@@ -223,6 +248,9 @@ void test_weight_gradient(linear_case const& given) {
     for (gemm_tile tile : {gemm_tile::narrow, gemm_tile::wide})
         for (std::uint32_t slices : {1u, 3u, 8u})
             test_slices(given, tile, slices, plain);
+    if (gemm_family_of(on()).stream_k_gradient)
+        for (int multiprocessors : {132, 114, 20, 6, 2})
+            test_stream_k(given, multiprocessors, before, expected);
 }
 
 /** A captured product and a captured weights' gradient answer the very bits of those that are not. */
@@ -328,6 +356,16 @@ void bench_weight_gradient(stopwatch& watch, linear_case const& given, double op
         std::string const tile_name = tile == gemm_tile::wide ? " wgrad best wide " : " wgrad best narrow ";
         watch.operations(given.name + tile_name + std::to_string(best), operations, [&] { run(tile, best); });
     }
+    if (gemm_family_of(on()).stream_k_gradient) {
+        auto const plan = uform::vram::stream_k_of(rows, outs, ins, on().multiprocessors);
+        device_array<std::uint8_t> workspace(uform::vram::stream_k_bytes(plan));
+        watch.operations(given.name + " wgrad stream-k", operations, [&] {
+            gemm_family_of(on()).stream_k_gradient(
+                on(), {rows, outs, ins, given.dy.data(), given.x.data(), dw.data(), workspace.data(), plan});
+        });
+        if (uform::vram::is_stream_k_faster(plan, rows, outs, ins, on().multiprocessors))
+            return; // the operation's choice
+    }
     auto const chosen = uform::vram::weight_gradient_slices(rows, outs, ins, on().multiprocessors);
     watch.operations(given.name + " wgrad chosen " + (chosen.tile == gemm_tile::wide ? "wide " : "narrow ") +
                          std::to_string(chosen.slices),
@@ -380,6 +418,9 @@ void test_large() {
     test_forward(given);
     test_data_gradient(given);
     test_weight_gradient(given);
+    for (linear_extents const& chosen_of_stream_k :
+         {linear_extents{20011, 2304, 768}, linear_extents{9999, 5632, 1024}})
+        test_weight_gradient(linear_case(chosen_of_stream_k, "large " + std::to_string(chosen_of_stream_k.outs)));
 }
 
 void check_all(bool hopper) {

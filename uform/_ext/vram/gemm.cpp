@@ -13,6 +13,7 @@ constexpr gemm_family hopper_k{"sm90",
                                sm90::gemm_forward_float,
                                sm90::gemm_data_gradient,
                                sm90::gemm_weight_gradient,
+                               sm90::gemm_stream_k_gradient,
                                sm90::gemm_residual_forward,
                                sm90::gemm_gated_forward,
                                sm90::gemm_gated_backward,
@@ -23,6 +24,7 @@ constexpr gemm_family ampere_k{"sm80",
                                sm80::gemm_forward_float,
                                sm80::gemm_data_gradient,
                                sm80::gemm_weight_gradient,
+                               nullptr,
                                nullptr,
                                nullptr,
                                nullptr,
@@ -106,9 +108,13 @@ void gemm_weight_gradient(stream const& stream, linear_extents const& extents, _
     check_aligned(stream, "workspace", workspace);
     check_bytes("workspace_bytes", workspace_bytes, gemm_weight_gradient_workspace_bytes(extents));
 
+    gemm_family const& family = gemm_family_of(stream);
+    stream_k_plan const plan = stream_k_of(rows, outs, ins, stream.multiprocessors);
+    if (family.stream_k_gradient && is_stream_k_faster(plan, rows, outs, ins, stream.multiprocessors))
+        return family.stream_k_gradient(stream, {rows, outs, ins, dy, x, dw, workspace, plan});
+
     gradient_slices const cut = weight_gradient_slices(rows, outs, ins, stream.multiprocessors);
-    gemm_family_of(stream).weight_gradient(stream, cut.tile,
-                                           {outs, ins, cut.slice_rows, cut.slices, dy, x, nullptr, workspace});
+    family.weight_gradient(stream, cut.tile, {outs, ins, cut.slice_rows, cut.slices, dy, x, nullptr, workspace});
     std::size_t const sliced = std::size_t(cut.slices) * cut.slice_rows;
     partial_sums const sums{outs,
                             ins,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "vram/gemm_fused.h"
+#include "vram/gemm_stream_k.h"
 #include "vram/gemm_tiles.h"
 #include "vram/stream.h"
 
@@ -19,11 +20,21 @@ struct gemm_problem {
     void* d;
 };
 
+/** dw[outs, ins] += dy[rows, outs]^T x[rows, ins] by a plan for these extents. */
+struct stream_k_problem {
+    std::uint32_t rows, outs, ins;
+    void const* dy; // bfloat16, as is x
+    void const* x;
+    float* dw;
+    void* workspace;
+    stream_k_plan plan;
+};
+
 /**
  *  Kernels of one generation of GPUs. The storage of the operands is that of y = x weight^T: forward multiplies a[m, k]
  *  by b[n, k]^T, the data's gradient a[m, k] by b[k, n], the weights' gradient a[k, m]^T by b[k, n]. Answers are
- *  bfloat16, but float32 of `forward_float` and `weight_gradient`. A family may overrule the tile. Fused products are
- * null where the family has none.
+ *  bfloat16, but float32 of `forward_float` and `weight_gradient`. A family may overrule the tile. Stream-K and
+ *  fused products are null where the family has none.
  */
 struct gemm_family {
     char const* name;
@@ -31,6 +42,7 @@ struct gemm_family {
     void (*forward_float)(stream const&, gemm_problem const&);
     void (*data_gradient)(stream const&, gemm_tile, gemm_problem const&);
     void (*weight_gradient)(stream const&, gemm_tile, gemm_problem const&);
+    void (*stream_k_gradient)(stream const&, stream_k_problem const&);
     void (*residual_forward)(stream const&, gemm_problem const&, float* squares);
     void (*gated_forward)(stream const&, gated_problem const&);
     void (*gated_backward)(stream const&, gated_gradient_problem const&);
@@ -43,6 +55,7 @@ void gemm_forward(stream const&, gemm_tile, gemm_problem const&);
 void gemm_forward_float(stream const&, gemm_problem const&);
 void gemm_data_gradient(stream const&, gemm_tile, gemm_problem const&);
 void gemm_weight_gradient(stream const&, gemm_tile, gemm_problem const&);
+void gemm_stream_k_gradient(stream const&, stream_k_problem const&);
 void gemm_residual_forward(stream const&, gemm_problem const&, float* squares);
 void gemm_gated_forward(stream const&, gated_problem const&);
 void gemm_gated_backward(stream const&, gated_gradient_problem const&);

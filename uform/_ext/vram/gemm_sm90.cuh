@@ -102,10 +102,13 @@ typename gemm_kernel_at::Arguments arguments_of(stream const& stream, gemm_probl
     return arguments;
 }
 
-/** Starts a kernel: its descriptors are made on the host and travel as its parameters, so that no memory is needed. */
-template <typename gemm_kernel_at>
+/**
+ *  Starts a kernel: its descriptors are made on the host and travel as its parameters, so that no memory is needed.
+ *  @param grid_of Its blocks, from the parameters.
+ */
+template <typename gemm_kernel_at, typename grid_at>
 void launch_product(stream const& stream, gemm_problem const& problem,
-                    typename gemm_kernel_at::Arguments const& arguments) {
+                    typename gemm_kernel_at::Arguments const& arguments, grid_at&& grid_of) {
     if (!gemm_kernel_at::can_implement(arguments))
         fail(uform_status_device_k, stream.operation, ": a product of [", problem.m, ", ", problem.k, "] and [",
              problem.k, ", ", problem.n, "] was refused");
@@ -113,8 +116,8 @@ void launch_product(stream const& stream, gemm_problem const& problem,
     using cluster = typename gemm_kernel_at::ClusterShape;
     launch_clusters(stream, cutlass::device_kernel<gemm_kernel_at>, beginning::early_k,
                     dim3(cute::size<0>(cluster{}), cute::size<1>(cluster{}), cute::size<2>(cluster{})),
-                    gemm_kernel_at::get_grid_shape(parameters), gemm_kernel_at::get_block_shape(),
-                    gemm_kernel_at::SharedStorageSize, parameters);
+                    grid_of(parameters), gemm_kernel_at::get_block_shape(), gemm_kernel_at::SharedStorageSize,
+                    parameters);
 }
 
 /** The same for a plain kernel. */
@@ -126,7 +129,7 @@ template <typename kernel_at> void launch(stream const& stream, gemm_problem con
     arguments.epilogue.dD = dense_strides<typename gemm_kernel::StrideD>(problem.m, problem.n);
     if constexpr (kernel_at::adds)
         arguments.epilogue.ptr_C = static_cast<typename gemm_kernel::ElementC const*>(problem.c);
-    launch_product<gemm_kernel>(stream, problem, arguments);
+    launch_product<gemm_kernel>(stream, problem, arguments, gemm_kernel::get_grid_shape);
 }
 
 } // namespace uform::vram::sm90
