@@ -1,4 +1,5 @@
-// A device that fails once, at every operation in turn: what had been taken is given back, and what is said is true.
+// A device that fails once, at each call of the operations below in turn: what had been taken is given back, and what
+// is said is true.
 #include <functional>
 
 #include "check.h"
@@ -46,7 +47,8 @@ uform_operations_t failing_operations() {
     UFORM_FAILING(memory_copy), UFORM_FAILING(memory_device), UFORM_FAILING(event_record), UFORM_FAILING(stream_wait);
     UFORM_FAILING(weights_import), UFORM_FAILING(columns_expand), UFORM_FAILING(pool_forward);
     UFORM_FAILING(pool_backward), UFORM_FAILING(pairs_forward), UFORM_FAILING(gather), UFORM_FAILING(reduce_sum);
-    UFORM_FAILING(reduce_terms), UFORM_FAILING(update), UFORM_FAILING(rows_narrow);
+    UFORM_FAILING(reduce_terms), UFORM_FAILING(update), UFORM_FAILING(rows_narrow), UFORM_FAILING(host_wait);
+    UFORM_FAILING(event_elapsed);
 #undef UFORM_FAILING
     return table;
 }
@@ -149,11 +151,50 @@ void test_a_run_goes_on_or_ends() {
     CHECK(went_on > 20 && ended > 2);
 }
 
+/** Replicas that may differ are neither trained on nor saved. */
+void test_a_write_that_fails_ends_the_run() {
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    temporary_folder const folder;
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    trainer_ptr trainer;
+    auto const begin = [&] {
+        uform_trainer_t* made = nullptr;
+        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
+        trainer.reset(made);
+    };
+    begin();
+    parameter_t const one = parameters_of(trainer)[0];
+    std::vector<float> const values(one.count, 0.5f);
+    auto const write = [&] {
+        return uform_trainer_write(trainer.get(), one.name.c_str(), values.data(), values.size());
+    };
+    int failed = 0;
+    for (;; ++failed) {
+        operations_left() = failed;
+        uform_status_t const status = write();
+        if (std::exchange(operations_left(), none_k) != failed_k) {
+            CHECK(status == uform_status_success_k);
+            break;
+        }
+        uform_trainer_step_stats_t stats{};
+        CHECK(status == uform_status_device_k && write() == uform_status_device_k);
+        CHECK(uform_trainer_step(trainer.get(), &step, &stats) == uform_status_device_k);
+        CHECK(uform_trainer_save(trainer.get(), folder.file("run").c_str(), nullptr, nullptr, 0) ==
+              uform_status_device_k);
+        CHECK(folder.files() == 0);
+        begin();
+    }
+    CHECK(failed >= 4);
+}
+
 } // namespace
 
 int main() {
     test_nothing_is_left_of_what_fails_to_begin();
     test_a_run_goes_on_or_ends();
+    test_a_write_that_fails_ends_the_run();
     CHECK(far_memory::all().blocks() == 0);
     return report();
 }

@@ -60,20 +60,17 @@ def test_DST_05_strided_vectors_are_as_good(executor: uform.Executor) -> None:
         assert found.gradient.flags.c_contiguous
 
 
-def test_an_array_is_taken_in_the_executors_turn(executor: uform.Executor) -> None:
-    """What its producer does on the executor's stream must not come into the midst of a step."""
+def test_what_makes_an_array_may_use_the_executor(executor: uform.Executor) -> None:
+    """So may a signal's handler that comes meanwhile: a loss has the executor while it computes, not before."""
 
     class Produced:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            with pytest.raises(RuntimeError, match="the executor is in a call of this thread"):
-                masked_bytes(executor, np.zeros((1, 256), np.float32), bytes(1))
+            masked_bytes(executor, np.zeros((1, 256), np.float32), bytes(1))
             return vectors()
 
     produced: Any = Produced()
     assert contrastive(executor, produced, relations=edges()).rows.size == 4
-    with pytest.raises(ValueError, match="at least one column"):
-        contrastive(executor, np.zeros((4, 0), np.float32), relations=edges())
-    assert contrastive(executor, vectors(), relations=edges()).rows.size == 4  # a refused one has ended its turn
+    assert contrastive(executor, vectors(), relations=edges(), modalities=[uform.Modality.TEXT] * 4).rows.size == 4
 
 
 def test_vectors_are_not_written(executor: uform.Executor) -> None:

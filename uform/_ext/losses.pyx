@@ -101,13 +101,55 @@ def contrastive(
         ValueError: an argument is wrong, the embeddings lie elsewhere, or a vector is not finite; the error names the
             item.
     """
+    cdef uform_contrastive_loss_t problem
     cdef Executor devices = _executor(executor)
-    cdef Contrastive form = _contrastive(relations, contrastive, modalities, sides)
+    cdef Contrastive form
+    cdef Vector modality_of = None, side_of = None, group_of = None
+    cdef Matrix vectors
+    cdef Results results
+    cdef double loss = 0
+    cdef size_t counted = 0
+    form = _contrastive(relations, contrastive, modalities, sides)
+    vectors = _matrix(devices, embeddings, "embeddings")
+    items, width = vectors.rows, vectors.width
+    memset(&problem, 0, sizeof(problem))
+    form.fill(&problem.contrastive)
+    _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
+    if modalities is not None:
+        modality_of = flags(modalities, items, Modality, "modalities")
+        problem.modalities = <const uint8_t*>modality_of.data
+    if sides is not None:
+        side_of = flags(sides, items, LateInteractionSide, "sides")
+        problem.sides = <const uint8_t*>side_of.data
+    if temperature_groups is not None:
+        group_of = words(temperature_groups, items, "temperature_groups")
+        problem.temperature_groups = <const uint32_t*>group_of.data
+    groups = max(form.temperature_groups, 1)
+    results = _results(devices, vectors, (groups, groups, items))
+    rows = np.zeros(items, np.uint32)
+    written = View.borrow(rows)
+    problem.embeddings = vectors.data
+    problem.scalar = vectors.scalar
+    problem.strided = vectors.strided
+    problem.row_stride = vectors.row_stride
+    problem.column_stride = vectors.column_stride
+    problem.count = items
+    problem.width = width
+    problem.loss = &loss
+    problem.gradient = results.address(0)
+    problem.log_inverse_temperature_gradient = <float*>results.address(1)
+    problem.bias_gradient = <float*>results.address(2)
+    problem.row_losses = <float*>results.address(3)
+    problem.rows = <uint32_t*>(<View>written).c.buf
+    problem.rows_count = &counted
     devices.enter()
     try:
-        return _contrastive_loss(devices, embeddings, relations, form, modalities, sides, temperature_groups)
+        with nogil:
+            check(uform_contrastive_loss(devices.handle, &problem))
     finally:
         devices.leave()
+    gradient, temperatures, biases, row_losses = results.arrays
+    return PairLoss(loss, gradient, temperatures, biases, _first(row_losses, counted), rows[:counted].copy())
 
 
 def late_interaction(
@@ -145,99 +187,20 @@ def late_interaction(
         ValueError: an argument is wrong, the tokens lie elsewhere, or a vector is not finite; the error names the item
             or the vector.
     """
+    cdef uform_late_interaction_loss_t problem
     cdef Executor devices = _executor(executor)
     cdef Contrastive negatives
-    if late_interaction is not None and not isinstance(late_interaction, LateInteraction):
-        raise TypeError(f"late_interaction is of type {type(late_interaction).__name__}: expected LateInteraction, or "
-                        "None")
-    negatives = _contrastive(relations, contrastive, modalities, sides)
-    form = late_interaction if late_interaction is not None else LateInteraction()
-    devices.enter()
-    try:
-        return _late_interaction_loss(devices, tokens, offsets, sides, relations, form, negatives, modalities)
-    finally:
-        devices.leave()
-
-
-def masked_bytes(
-    executor: Executor, logits: Buffer | SupportsDLPack, targets: Buffer | SupportsDLPack, /
-) -> MaskedLoss[Any]:
-    """The mean cross-entropy of predicted bytes.
-
-    On GPUs logits and targets are any arrays with `__dlpack__` that lie on one of the executor's, as for `contrastive`.
-
-    Args:
-        executor: where to compute.
-        logits: float32 `[rows, 256]`; on GPUs also bfloat16.
-        targets: uint8 `[rows]`; on GPUs end to end.
-
-    Raises:
-        TypeError: the logits are not float32, nor bfloat16 on a GPU, or the targets no integers, nor uint8 on a GPU.
-        ValueError: shapes differ, an array lies elsewhere, or a logit is not finite; the error names the row.
-    """
-    cdef Executor devices = _executor(executor)
-    devices.enter()
-    try:
-        return _masked_loss(devices, logits, targets)
-    finally:
-        devices.leave()
-
-
-cdef object _contrastive_loss(Executor devices, object embeddings, object relations, Contrastive form,
-                              object modalities, object sides, object temperature_groups):
-    """In the executor's turn: what makes its stream wait for an array's producer may not come into another's step."""
-    cdef uform_contrastive_loss_t problem
-    cdef Vector modality_of = None, side_of = None, group_of = None
-    cdef Matrix vectors
-    cdef Results results
-    cdef double loss = 0
-    cdef size_t counted = 0
-    vectors = _matrix(devices, embeddings, "embeddings")
-    items, width = vectors.rows, vectors.width
-    memset(&problem, 0, sizeof(problem))
-    form.fill(&problem.contrastive)
-    _kept = None if relations is None else (<Relations>relations).fill(&problem.relations)
-    if modalities is not None:
-        modality_of = flags(modalities, items, Modality, "modalities")
-        problem.modalities = <const uint8_t*>modality_of.data
-    if sides is not None:
-        side_of = flags(sides, items, LateInteractionSide, "sides")
-        problem.sides = <const uint8_t*>side_of.data
-    if temperature_groups is not None:
-        group_of = words(temperature_groups, items, "temperature_groups")
-        problem.temperature_groups = <const uint32_t*>group_of.data
-    groups = max(form.temperature_groups, 1)
-    results = _results(devices, vectors, (groups, groups, items))
-    rows = np.zeros(items, np.uint32)
-    written = View.borrow(rows)
-    problem.embeddings = vectors.data
-    problem.scalar = vectors.scalar
-    problem.strided = vectors.strided
-    problem.row_stride = vectors.row_stride
-    problem.column_stride = vectors.column_stride
-    problem.count = items
-    problem.width = width
-    problem.loss = &loss
-    problem.gradient = results.address(0)
-    problem.log_inverse_temperature_gradient = <float*>results.address(1)
-    problem.bias_gradient = <float*>results.address(2)
-    problem.row_losses = <float*>results.address(3)
-    problem.rows = <uint32_t*>(<View>written).c.buf
-    problem.rows_count = &counted
-    with nogil:
-        check(uform_contrastive_loss(devices.handle, &problem))
-    gradient, temperatures, biases, row_losses = results.arrays
-    return PairLoss(loss, gradient, temperatures, biases, _first(row_losses, counted), rows[:counted].copy())
-
-
-cdef object _late_interaction_loss(Executor devices, object tokens, object offsets, object sides, object relations,
-                                   LateInteraction form, Contrastive negatives, object modalities):
-    cdef uform_late_interaction_loss_t problem
+    cdef LateInteraction form
     cdef Vector modality_of = None, side_of, places
     cdef Matrix vectors
     cdef Results results
     cdef double loss = 0
     cdef size_t counted = 0
+    if late_interaction is not None and not isinstance(late_interaction, LateInteraction):
+        raise TypeError(f"late_interaction is of type {type(late_interaction).__name__}: expected LateInteraction, or "
+                        "None")
+    negatives = _contrastive(relations, contrastive, modalities, sides)
+    form = late_interaction if late_interaction is not None else LateInteraction()
     vectors = _matrix(devices, tokens, "tokens")
     places = unsigned_vector(offsets, sizeof(uint64_t), "offsets")
     if places.count == 0:
@@ -273,13 +236,33 @@ cdef object _late_interaction_loss(Executor devices, object tokens, object offse
     problem.row_losses = <float*>results.address(3)
     problem.rows = <uint32_t*>(<View>written).c.buf
     problem.rows_count = &counted
-    with nogil:
-        check(uform_late_interaction_loss(devices.handle, &problem))
+    devices.enter()
+    try:
+        with nogil:
+            check(uform_late_interaction_loss(devices.handle, &problem))
+    finally:
+        devices.leave()
     gradient, temperature, bias, row_losses = results.arrays
     return PairLoss(loss, gradient, temperature, bias, _first(row_losses, counted), rows[:counted].copy())
 
 
-cdef object _masked_loss(Executor devices, object logits, object targets):
+def masked_bytes(
+    executor: Executor, logits: Buffer | SupportsDLPack, targets: Buffer | SupportsDLPack, /
+) -> MaskedLoss[Any]:
+    """The mean cross-entropy of predicted bytes.
+
+    On GPUs logits and targets are any arrays with `__dlpack__` that lie on one of the executor's, as for `contrastive`.
+
+    Args:
+        executor: where to compute.
+        logits: float32 `[rows, 256]`; on GPUs also bfloat16.
+        targets: uint8 `[rows]`; on GPUs end to end.
+
+    Raises:
+        TypeError: the logits are not float32, nor bfloat16 on a GPU, or the targets no integers, nor uint8 on a GPU.
+        ValueError: shapes differ, an array lies elsewhere, or a logit is not finite; the error names the row.
+    """
+    cdef Executor devices = _executor(executor)
     cdef Matrix scores = _matrix(devices, logits, "logits")
     cdef Bytes bytes_of = _bytes(devices, targets, scores, "targets")
     cdef uform_masked_bytes_loss_t problem
@@ -300,8 +283,12 @@ cdef object _masked_loss(Executor devices, object logits, object targets):
     problem.count = scores.rows
     problem.loss = &loss
     problem.gradient = results.address(0)
-    with nogil:
-        check(uform_masked_bytes_loss(devices.handle, &problem))
+    devices.enter()
+    try:
+        with nogil:
+            check(uform_masked_bytes_loss(devices.handle, &problem))
+    finally:
+        devices.leave()
     return MaskedLoss(loss, results.arrays[0])
 
 

@@ -142,7 +142,8 @@ int32_t uform_executor_device(uform_executor_t const* executor, int32_t place) {
 void* uform_executor_stream(uform_executor_t const* executor, int32_t place) {
     if (place < 0 || place >= uform_executor_devices(executor))
         return nullptr;
-    return executor->body->operations().stream_handle(executor->body->stream(static_cast<size_t>(place)));
+    // Not the one that computes: another thread's step may be captured there.
+    return executor->body->operations().stream_handle(executor->body->upload_stream(static_cast<size_t>(place)));
 }
 
 char const* uform_executor_gemm(uform_executor_t const* executor) { return executor->body->gemm(); }

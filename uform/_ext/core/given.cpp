@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "core/error.h"
+#include "core/event.h"
 
 namespace uform {
 
@@ -33,6 +34,7 @@ given_rows::given_rows(executor& on, given_matrix const& given) : operations_(on
     if (in_device())
         place_ = on.place_of(device_, matrix_.field);
     stream_ = on.stream(place_);
+    handed_over_ = on.upload_stream(place_);
     reachable_ = in_device() || operations_.host_memory;
     bool const takes_bfloat16 = in_device() || (matrix_.rows == 0 && !operations_.host_memory);
     if (matrix_.scalar != uform_scalar_float32_k && !(takes_bfloat16 && matrix_.scalar == uform_scalar_bfloat16_k))
@@ -58,6 +60,11 @@ bool given_rows::is_dense() const {
 
 float const* given_rows::take(void* memory, uint64_t* not_finite) const {
     void const* from = matrix_.data;
+    if (in_device()) {
+        device_event written(operations_, handed_over_);
+        written.record(handed_over_);
+        written.hold(stream_);
+    }
     if (!reachable_) {
         check(operations_.memory_upload(stream_, memory, from, bytes()));
         from = memory;

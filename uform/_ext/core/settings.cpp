@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 #include <span>
 
 #include "core/resume.h"
@@ -97,10 +96,8 @@ void derive_optimizer(uform_optimizer_t& optimizer) {
     if (given < 0)
         fail(uform_status_invalid_argument_k, "Optimizer.epsilon: above 0, not ", given);
     derive_number(optimizer.epsilon, 1e-6, "Optimizer.epsilon");
-    constexpr double least = std::numeric_limits<float>::min();
-    if (optimizer.epsilon < least)
-        fail(uform_status_invalid_argument_k, "Optimizer.epsilon: at least ", least,
-             " since float32 has none below, not ", given);
+    if (static_cast<float>(optimizer.epsilon) == 0)
+        fail(uform_status_invalid_argument_k, "Optimizer.epsilon: above 0 in float32, not ", given);
     derive_number(optimizer.weight_decay, 0.01, "Optimizer.weight_decay");
     derive_number(optimizer.max_gradient_norm, 1, "Optimizer.max_gradient_norm");
 }

@@ -151,7 +151,7 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
 
 uform_pending_t& trainer::submit(uform_step_t const& step) {
     std::lock_guard own(mutex_);
-    check_whole();
+    check_not_broken();
     check_step(step);
     uint64_t const number = queue_->next();
     size_t const place = number % slots_.size();
@@ -175,7 +175,8 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
     } catch (...) {
         if (begun)
             abandon();
-        broken_ = begun && updating_;
+        if (begun && updating_)
+            broken_ = true;
         queue_->release(pending);
         throw;
     }
@@ -193,10 +194,10 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
     queue_->report(own.pending, stats);
 }
 
-void trainer::check_whole() const {
+void trainer::check_not_broken() const {
     if (broken_)
         fail(uform_status_device_k,
-             "trainer: a step failed when it had begun to change the weights, which may be lost: "
+             "trainer: a call failed when it may have begun to change the weights, which may be lost: "
              "go on from a checkpoint");
 }
 
@@ -337,17 +338,22 @@ void trainer::abandon() noexcept {
 /** By whichever thread waits: it touches nothing that a submission does. */
 void trainer::settle(uint64_t number, step_outcome& outcome) {
     slot const& from = slots_[number % slots_.size()];
-    for (device_event const& done : from.done)
-        done.wait();
-    std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
-    outcome.truncated = from.truncated;
-    outcome.dropped = from.dropped;
-    state_ = outcome.state;
-    device_seconds_ += from.begun[0].seconds_to(from.done[0]);
+    try {
+        for (device_event const& done : from.done)
+            done.wait();
+        device_seconds_ += from.begun[0].seconds_to(from.done[0]);
+        std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
+        outcome.truncated = from.truncated;
+        outcome.dropped = from.dropped;
+        state_ = outcome.state;
+        if (from.answers && !state_.refused)
+            from.answered->finish();
+    } catch (...) {
+        broken_ = true; // it was applied, perhaps
+        throw;
+    }
     if (state_.refused)
         refuse();
-    if (from.answers)
-        from.answered->finish();
 }
 
 /** Refuses a step for what a third party's plugin wrote. */
@@ -400,8 +406,8 @@ float const* trainer::on_host(float const* device_values, uint64_t count, std::v
 
 void trainer::save(std::string const& path, uform_progress_t call, void* state, uint64_t every) {
     std::lock_guard own(mutex_);
-    check_whole();
     queue_->drain();
+    check_not_broken();
     std::lock_guard order(executor_->order());
     parameter_table const& table = whole_->declared.parameters;
     replica const& from = *replicas_[0];
@@ -478,6 +484,7 @@ void trainer::read(std::string const& name, int32_t what, float* to, size_t coun
 void trainer::write(std::string const& name, float const* from, size_t count) {
     std::lock_guard own(mutex_);
     queue_->drain();
+    check_not_broken();
     std::lock_guard order(executor_->order());
     parameter const& one = find(name);
     if (count != one.count())
@@ -487,11 +494,16 @@ void trainer::write(std::string const& name, float const* from, size_t count) {
         if (!(from[place] >= one.minimum && from[place] <= one.maximum)) // no number lies within no bounds
             fail(uform_status_invalid_argument_k, "array[", place, "] is ", exact(from[place]), ": ", name, " stays ",
                  one.bounds());
-    for (uint32_t device = 0; device != replicas_.size(); ++device) {
-        check(executor_->operations().memory_upload(
-            executor_->stream(device), replicas_[device]->parameters() + one.offset, from, count * sizeof(float)));
-        replicas_[device]->import_weights();
-        check(executor_->operations().stream_synchronize(executor_->stream(device)));
+    try {
+        for (uint32_t device = 0; device != replicas_.size(); ++device) {
+            check(executor_->operations().memory_upload(
+                executor_->stream(device), replicas_[device]->parameters() + one.offset, from, count * sizeof(float)));
+            replicas_[device]->import_weights();
+            check(executor_->operations().stream_synchronize(executor_->stream(device)));
+        }
+    } catch (...) {
+        broken_ = true;
+        throw;
     }
 }
 

@@ -1,6 +1,7 @@
 /** A training run: one replica a device, stepped together. */
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -64,7 +65,7 @@ private:
     };
 
     /** Refuses what would go on from weights that a failed step has left half changed. */
-    void check_whole() const;
+    void check_not_broken() const;
 
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
@@ -109,7 +110,7 @@ private:
     uint64_t calls_ = 0;
     uint64_t dropped_ = 0;         /* by all steps */
     bool updating_ = false;        /* what was put on the streams last may change weights */
-    bool broken_ = false;          /* some of it was, and some could not be */
+    std::atomic<bool> broken_{};   /* a call failed while weights changed: nobody knows which did */
     uform_update_state_t state_{}; /* after the last step that is final */
     double device_seconds_ = 0;
     std::vector<slot> slots_;

@@ -168,7 +168,7 @@ constexpr stream_k_plan stream_k_of(std::uint32_t rows, std::uint32_t outs, std:
             plan = more;
     }
     if (most < fit)
-        return plan;
+        return plan; // sums are short: more parts of them would not pay
     // The pairs that no group takes, those that are left of these, and so on.
     stream_k_plan deeper = plan;
     deeper.levels[0].groups = fit;

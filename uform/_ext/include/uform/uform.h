@@ -393,7 +393,10 @@ UFORM_API int32_t uform_executor_gpu_class(uform_executor_t const* executor);
 /** The index of the executor's device at `place`, or -1. */
 UFORM_API int32_t uform_executor_device(uform_executor_t const* executor, int32_t place);
 
-/** The stream of the executor's device at `place`, as the device's own API knows it (a `cudaStream_t`); null in RAM. */
+/**
+ *  A stream of the executor's device at `place`, as the device's own API knows it (a `cudaStream_t`); null in RAM. What
+ *  a call is given in the device's memory is read after all that was put there before the call.
+ */
 UFORM_API void* uform_executor_stream(uform_executor_t const* executor, int32_t place);
 
 /** The name of the GEMM that a RAM executor uses: "openblas" or "plain". Static. */
@@ -535,7 +538,7 @@ UFORM_API uform_status_t uform_model_describe(uform_model_t* model, char** json)
 /**
  *  The contrastive objective over given vectors; one item is one bag. They lie in host memory, or in that of one of the
  * executor's GPUs, which is then where the work is done; `gradient` and the arrays after it lie there, too. Memory of
- * a GPU is read on its stream, `uform_executor_stream`, and all is done when the call returns.
+ * a GPU is read after what `uform_executor_stream` has been given, and all is done when the call returns.
  */
 typedef struct uform_contrastive_loss_t {
     void const* embeddings; /* [count, width] */
