@@ -176,7 +176,7 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         if (begun)
             abandon();
         if (begun && updating_)
-            broken_ = true;
+            break_off();
         queue_->release(pending);
         throw;
     }
@@ -195,10 +195,22 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
 }
 
 void trainer::check_not_broken() const {
-    if (broken_)
-        fail(uform_status_device_k,
-             "trainer: a call failed when it may have begun to change the weights, which may be lost: "
-             "go on from a checkpoint");
+    std::lock_guard const lock(broken_mutex_);
+    if (!broken_by_.empty())
+        fail(uform_status_device_k, "trainer: its weights may be half changed, go on from a checkpoint: ", broken_by_);
+}
+
+void trainer::break_off() {
+    std::lock_guard const lock(broken_mutex_);
+    if (!broken_by_.empty())
+        return;
+    try {
+        throw;
+    } catch (std::exception const& failure) {
+        broken_by_ = failure.what();
+    } catch (...) {
+        broken_by_ = "an unknown failure";
+    }
 }
 
 void trainer::check_step(uform_step_t const& step) {
@@ -342,18 +354,18 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
         for (device_event const& done : from.done)
             done.wait();
         device_seconds_ += from.begun[0].seconds_to(from.done[0]);
-        std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
-        outcome.truncated = from.truncated;
-        outcome.dropped = from.dropped;
-        state_ = outcome.state;
-        if (from.answers && !state_.refused)
-            from.answered->finish();
     } catch (...) {
-        broken_ = true; // it was applied, perhaps
+        break_off();
         throw;
     }
+    std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
+    outcome.truncated = from.truncated;
+    outcome.dropped = from.dropped;
+    state_ = outcome.state;
     if (state_.refused)
         refuse();
+    if (from.answers)
+        from.answered->finish();
 }
 
 /** Refuses a step for what a third party's plugin wrote. */
@@ -502,7 +514,7 @@ void trainer::write(std::string const& name, float const* from, size_t count) {
             check(executor_->operations().stream_synchronize(executor_->stream(device)));
         }
     } catch (...) {
-        broken_ = true;
+        break_off();
         throw;
     }
 }

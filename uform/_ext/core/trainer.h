@@ -1,7 +1,6 @@
 /** A training run: one replica a device, stepped together. */
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -64,8 +63,10 @@ private:
         uint64_t count;                /* values of one device */
     };
 
-    /** Refuses what would go on from weights that a failed step has left half changed. */
+    /** Refuses what would go on from weights that a failed call has left half changed. */
     void check_not_broken() const;
+    /** From a handler: nobody knows which weights the call that failed has changed. */
+    void break_off();
 
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
@@ -110,9 +111,10 @@ private:
     uint64_t calls_ = 0;
     uint64_t dropped_ = 0;         /* by all steps */
     bool updating_ = false;        /* what was put on the streams last may change weights */
-    std::atomic<bool> broken_{};   /* a call failed while weights changed: nobody knows which did */
     uform_update_state_t state_{}; /* after the last step that is final */
     double device_seconds_ = 0;
+    mutable std::mutex broken_mutex_;
+    std::string broken_by_; /* what the first call said that was broken off; guarded by the mutex */
     std::vector<slot> slots_;
     std::shared_ptr<step_queue> queue_;
     std::vector<uform_device_view_t> views_;
