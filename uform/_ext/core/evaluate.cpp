@@ -120,6 +120,7 @@ private:
     }
 
     void plan() {
+        segments_.reserve(problem_.items), items_.reserve(problem_.items), bags_.reserve(problem_.items);
         for (uint32_t index = 0; index != problem_.items; ++index) {
             uint64_t const first = problem_.offsets ? problem_.offsets[index] : index;
             uint64_t const end = problem_.offsets ? problem_.offsets[index + 1] : index + 1;
