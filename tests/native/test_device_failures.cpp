@@ -151,6 +151,31 @@ void test_a_run_goes_on_or_ends() {
     CHECK(went_on > 20 && ended > 2);
 }
 
+/** A submission waits for the step whose staging it takes: where that one has failed, nothing more runs. */
+void test_no_step_follows_one_that_was_lost() {
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    for (int count = 0;; ++count) {
+        uform_trainer_t* made = nullptr;
+        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
+        trainer_ptr const trainer(made);
+        std::vector<pending_ptr> earlier;
+        for (int ahead = 0; ahead != 4; ++ahead)
+            earlier.push_back(submit_step(trainer, step));
+        operations_left() = count;
+        uform_pending_t* next = nullptr;
+        uform_status_t const status = uform_trainer_submit(trainer.get(), &step, &next);
+        pending_ptr const owner(next);
+        if (std::exchange(operations_left(), none_k) != failed_k) {
+            CHECK(status == uform_status_success_k && count > 10);
+            return;
+        }
+        CHECK(status == uform_status_device_k && next == nullptr);
+    }
+}
+
 /** Replicas that may differ are neither trained on nor saved. */
 void test_a_write_that_fails_ends_the_run() {
     executor_ptr const executor = make_failing_executor();
@@ -194,6 +219,7 @@ void test_a_write_that_fails_ends_the_run() {
 int main() {
     test_nothing_is_left_of_what_fails_to_begin();
     test_a_run_goes_on_or_ends();
+    test_no_step_follows_one_that_was_lost();
     test_a_write_that_fails_ends_the_run();
     CHECK(far_memory::all().blocks() == 0);
     return report();

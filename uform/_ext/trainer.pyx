@@ -322,6 +322,8 @@ cdef class Trainer(Receiver):
             ValueError: an argument is wrong; the error names field, item and value, and nothing has run.
             FloatingPointError: a loss or the gradient is not finite; no weight was changed.
             MemoryError: the arena has no room for the rows.
+            DeviceError: a GPU failed. Where weights may have begun to change, this ends the run: it steps, writes and
+                saves no more.
         """
         return StepCall(
             self, modalities, contents, bags=bags, temperature_groups=temperature_groups, sides=sides, choices=choices,
@@ -343,6 +345,7 @@ cdef class Trainer(Receiver):
             OSError: the file cannot be written; the old one stays.
             FloatingPointError: a weight or moment is not finite, which no run could resume; the old file stays.
             ValueError: a parameter was written past its bounds; the old file stays.
+            DeviceError: a GPU failed, now or in a call that may have begun to change weights; the old file stays.
         """
         return SaveCall(self, path, progress=progress, progress_steps=progress_steps)()
 
@@ -398,6 +401,7 @@ cdef class Trainer(Receiver):
             TypeError: the array holds no real numbers: booleans, complex numbers, texts, objects.
             ValueError: there is no such parameter, the shape is another, float32 does not hold a finite number, or a
                 value is a NaN or lies beyond the bounds, where every update keeps some (an inverse temperature's, say).
+            DeviceError: a GPU failed, which ends the run.
         """
         shape = self._shape_of(name)
         values = as_array(array, "array", "an array of real numbers")

@@ -248,7 +248,6 @@ private:
     memory_plan plan_;
     size_t parameters_ = 0, gradient_ = 0, staging_offset_ = 0, workspace_ = 0, vectors_ = 0, vectors_gradient_ = 0,
            row_losses_ = 0, terms_ = 0, not_finite_ = 0;
-    std::unique_ptr<device_block> block_;
     float const* embeddings_ = nullptr;
     float* embeddings_gradient_ = nullptr;
     std::vector<float> initial_; // the parameters': kept, for the device may read it late
@@ -257,6 +256,7 @@ private:
     std::vector<uform_item_t> items_;
     std::vector<uform_bag_t> bags_;
     std::unique_ptr<planning> planning_;
+    std::unique_ptr<device_block> block_; // goes first: then the device reads nothing of the others any more
 };
 
 /** Offsets that never fall, from 0 on; an item with a side has a vector, and no more than one run holds. */

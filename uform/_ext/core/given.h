@@ -57,7 +57,7 @@ private:
     int32_t device_ = host_k;
     uint32_t place_ = 0;
     uform_stream_t* stream_ = nullptr;
-    uform_stream_t* handed_over_ = nullptr; /* where their owner waits for what still writes them */
+    uform_stream_t* handed_over_ = nullptr; /* their owner makes it wait for what still writes them */
     bool reachable_ = false;                /* by the device */
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "core/adapter.h"
 #include "core/choices.h"
@@ -151,12 +152,12 @@ void trainer::load(uform_trainer_options_t const& options, checkpoint const* res
 
 uform_pending_t& trainer::submit(uform_step_t const& step) {
     std::lock_guard own(mutex_);
-    check_not_broken();
     check_step(step);
     uint64_t const number = queue_->next();
     size_t const place = number % slots_.size();
     if (number >= slots_.size())
         queue_->wait(number - slots_.size());
+    check_not_broken(); // by that one, perhaps
     slot& to = slots_[place];
     uform_pending_t& pending = queue_->open();
     std::lock_guard order(executor_->order());
@@ -196,20 +197,19 @@ void trainer::step(uform_step_t const& step, uform_trainer_step_stats_t* stats) 
 
 void trainer::check_not_broken() const {
     std::lock_guard const lock(broken_mutex_);
-    if (!broken_by_.empty())
+    if (broken_)
         fail(uform_status_device_k, "trainer: its weights may be half changed, go on from a checkpoint: ", broken_by_);
 }
 
-void trainer::break_off() {
+void trainer::break_off() noexcept {
     std::lock_guard const lock(broken_mutex_);
-    if (!broken_by_.empty())
+    if (std::exchange(broken_, true))
         return;
     try {
         throw;
     } catch (std::exception const& failure) {
-        broken_by_ = failure.what();
+        guard([&] { broken_by_ = failure.what(); });
     } catch (...) {
-        broken_by_ = "an unknown failure";
     }
 }
 
@@ -340,14 +340,14 @@ void trainer::end(slot& to, uform_output_t const& output) {
         to.done[device].record(executor_->stream(device));
 }
 
-/** After a failure in the midst of a step: nothing of it may still read the staging. */
+/** After a failure in the midst of a call: nothing of it may still read the host's memory. */
 void trainer::abandon() noexcept {
     for (uint32_t device = 0; device != replicas_.size(); ++device)
         for (uform_stream_t* stream : {executor_->upload_stream(device), executor_->stream(device)})
             executor_->operations().stream_synchronize(stream);
 }
 
-/** By whichever thread waits: it touches nothing that a submission does. */
+/** By whichever thread waits: it touches nothing that a submission does, without a lock. */
 void trainer::settle(uint64_t number, step_outcome& outcome) {
     slot const& from = slots_[number % slots_.size()];
     try {
@@ -515,6 +515,7 @@ void trainer::write(std::string const& name, float const* from, size_t count) {
         }
     } catch (...) {
         break_off();
+        abandon(); // nothing reads the caller's values any more
         throw;
     }
 }

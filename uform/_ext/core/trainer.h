@@ -66,7 +66,7 @@ private:
     /** Refuses what would go on from weights that a failed call has left half changed. */
     void check_not_broken() const;
     /** From a handler: nobody knows which weights the call that failed has changed. */
-    void break_off();
+    void break_off() noexcept;
 
     /* init */
     void build(uform_trainer_options_t const& options, checkpoint const* resumed);
@@ -114,7 +114,8 @@ private:
     uform_update_state_t state_{}; /* after the last step that is final */
     double device_seconds_ = 0;
     mutable std::mutex broken_mutex_;
-    std::string broken_by_; /* what the first call said that was broken off; guarded by the mutex */
+    bool broken_ = false; /* guarded by the mutex, as is what the call said that was broken off */
+    std::string broken_by_;
     std::vector<slot> slots_;
     std::shared_ptr<step_queue> queue_;
     std::vector<uform_device_view_t> views_;

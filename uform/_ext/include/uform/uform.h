@@ -395,7 +395,7 @@ UFORM_API int32_t uform_executor_device(uform_executor_t const* executor, int32_
 
 /**
  *  A stream of the executor's device at `place`, as the device's own API knows it (a `cudaStream_t`); null in RAM. What
- *  a call is given in the device's memory is read after all that was put there before the call.
+ *  a call reads of the device's memory, it reads after all that was put on the stream before the call.
  */
 UFORM_API void* uform_executor_stream(uform_executor_t const* executor, int32_t place);
 
