@@ -303,8 +303,7 @@ cdef class Trainer(Receiver):
             bags: a word a content; equal words share one embedding. None bags each by itself.
             temperature_groups: one a content, of the contrastive objective; a bag takes its first item's. A run without
                 that objective refuses all but 0.
-            sides: one a content, of late interaction and of the ambient scope CROSS_SIDE; a run without either refuses
-                all but NONE.
+            sides: one a content, of late interaction and of the scope CROSS_SIDE; without them all but NONE is refused.
             choices: texts offered to every text, or a list of its own for each content, empty where it is no text. They
                 are encoded behind the text, which is cut where its row has no room for both; a choice is never cut.
             choice_targets: how likely each choice should be: one row a content, which sums to 1; an item whose row is
@@ -315,15 +314,13 @@ cdef class Trainer(Receiver):
             stats: overwritten with what the step reports.
 
         Returns:
-            One row a bag, in the order in which bags first appear, from the weights before the update; None without an
-            arena.
+            One row a bag, as bags first appear, from the weights before the update; None without an arena.
 
         Raises:
             ValueError: an argument is wrong; the error names field, item and value, and nothing has run.
             FloatingPointError: a loss or the gradient is not finite; no weight was changed.
             MemoryError: the arena has no room for the rows.
-            DeviceError: a GPU failed. Where weights may have begun to change, this ends the run: it steps, writes and
-                saves no more.
+            DeviceError: a GPU failed; where weights may have begun to change, the run neither steps nor saves again.
         """
         return StepCall(
             self, modalities, contents, bags=bags, temperature_groups=temperature_groups, sides=sides, choices=choices,
@@ -344,7 +341,6 @@ cdef class Trainer(Receiver):
         Raises:
             OSError: the file cannot be written; the old one stays.
             FloatingPointError: a weight or moment is not finite, which no run could resume; the old file stays.
-            ValueError: a parameter was written past its bounds; the old file stays.
             DeviceError: a GPU failed, now or in a call that may have begun to change weights; the old file stays.
         """
         return SaveCall(self, path, progress=progress, progress_steps=progress_steps)()
