@@ -54,6 +54,12 @@ inline trainer_ptr make_trainer(executor_ptr const& executor, uform_trainer_opti
     return trainer_ptr(made);
 }
 
+inline trainer_ptr make_vram_trainer(executor_ptr const& executor, uform_trainer_options_t const& options) {
+    uform_trainer_t* made = nullptr;
+    require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
+    return trainer_ptr(made);
+}
+
 inline model_ptr make_model(executor_ptr const& executor, std::string const& path) {
     uform_model_t* made = nullptr;
     require(uform_model_init_ram(executor.get(), path.c_str(), &made), "model");

@@ -94,12 +94,6 @@ uform_status_t step(trainer_ptr const& trainer, question_t const& question, ufor
     return uform_trainer_step(trainer.get(), &made, stats);
 }
 
-trainer_ptr make_vram_trainer(executor_ptr const& executor, uform_trainer_options_t const& options) {
-    uform_trainer_t* made = nullptr;
-    require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-    return trainer_ptr(made);
-}
-
 /* ------------------------------------------------------------------------------------------------ steps */
 
 void test_steps_on_any_devices() {

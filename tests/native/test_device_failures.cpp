@@ -122,29 +122,27 @@ void test_a_run_goes_on_or_ends() {
     call_t const call = image_text_call();
     uform_step_t const step = call.step();
     int went_on = 0, ended = 0;
-    for (bool done = false; !done;) {
-        uform_trainer_t* made = nullptr;
-        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-        trainer_ptr const trainer(made);
+    for (;;) {
+        trainer_ptr const trainer = make_vram_trainer(executor, options);
         run_step(trainer, call);
         std::vector<float> const before = values_of(trainer);
         operations_left() = went_on + ended;
         uform_trainer_step_stats_t stats{};
-        uform_status_t const status = uform_trainer_step(made, &step, &stats);
-        done = std::exchange(operations_left(), none_k) != failed_k;
-        if (done) {
+        uform_status_t const status = uform_trainer_step(trainer.get(), &step, &stats);
+        if (std::exchange(operations_left(), none_k) != failed_k) {
             CHECK(status == uform_status_success_k && stats.step == 2);
             break;
         }
         CHECK(status == uform_status_device_k);
-        uform_status_t const next = uform_trainer_step(made, &step, &stats);
+        bool const same = same_bits(values_of(trainer), before);
+        uform_status_t const next = uform_trainer_step(trainer.get(), &step, &stats);
         if (next == uform_status_success_k) {
-            CHECK(ended == 0 && stats.step == 2);
+            CHECK(same && ended == 0 && stats.step == 2);
             ++went_on;
             continue;
         }
         CHECK(next == uform_status_device_k && std::string(uform_last_error()).find("checkpoint") != std::string::npos);
-        CHECK(uform_trainer_save(made, path.c_str(), nullptr, nullptr, 0) == uform_status_device_k);
+        CHECK(uform_trainer_save(trainer.get(), path.c_str(), nullptr, nullptr, 0) == uform_status_device_k);
         CHECK(folder.files() == 0);
         ++ended;
     }
@@ -158,9 +156,7 @@ void test_no_step_follows_one_that_was_lost() {
     call_t const call = image_text_call();
     uform_step_t const step = call.step();
     for (int count = 0;; ++count) {
-        uform_trainer_t* made = nullptr;
-        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-        trainer_ptr const trainer(made);
+        trainer_ptr const trainer = make_vram_trainer(executor, options);
         std::vector<pending_ptr> earlier;
         for (int ahead = 0; ahead != 4; ++ahead)
             earlier.push_back(submit_step(trainer, step));
@@ -183,13 +179,7 @@ void test_a_write_that_fails_ends_the_run() {
     temporary_folder const folder;
     call_t const call = image_text_call();
     uform_step_t const step = call.step();
-    trainer_ptr trainer;
-    auto const begin = [&] {
-        uform_trainer_t* made = nullptr;
-        require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-        trainer.reset(made);
-    };
-    begin();
+    trainer_ptr trainer = make_vram_trainer(executor, options);
     parameter_t const one = parameters_of(trainer)[0];
     std::vector<float> const values(one.count, 0.5f);
     auto const write = [&] {
@@ -209,7 +199,7 @@ void test_a_write_that_fails_ends_the_run() {
         CHECK(uform_trainer_save(trainer.get(), folder.file("run").c_str(), nullptr, nullptr, 0) ==
               uform_status_device_k);
         CHECK(folder.files() == 0);
-        begin();
+        trainer = make_vram_trainer(executor, options);
     }
     CHECK(failed >= 4);
 }

@@ -116,13 +116,8 @@ void test_a_run_begins_ends_and_goes_on() {
     uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
     for (std::vector<int32_t> const& indices : {std::vector<int32_t>{3}, {3, 1}}) {
         executor_ptr const far = make_far_executor(indices), ram = make_executor(static_cast<int32_t>(indices.size()));
-        auto const make_far = [&] {
-            uform_trainer_t* made = nullptr;
-            require(uform_trainer_init_vram(far.get(), &options, &made), "trainer");
-            return trainer_ptr(made);
-        };
         options.resume = nullptr;
-        trainer_ptr const alone = make_trainer(ram, options), trainer = make_far();
+        trainer_ptr const alone = make_trainer(ram, options), trainer = make_vram_trainer(far, options);
         CHECK(same_run(trainer, alone));
         CHECK(run_step(trainer, image_text_call()).loss == run_step(alone, image_text_call()).loss);
         require(uform_trainer_save(alone.get(), here.c_str(), nullptr, nullptr, 0), "save");
@@ -134,7 +129,7 @@ void test_a_run_begins_ends_and_goes_on() {
         CHECK(far_memory::all().take_most_crossed() == largest);
         CHECK(bytes_of_file(here) == bytes_of_file(there));
         options.resume = there.c_str();
-        CHECK(same_run(make_far(), alone));
+        CHECK(same_run(make_vram_trainer(far, options), alone));
     }
 }
 
@@ -157,10 +152,7 @@ call_t bags_call() {
 constexpr size_t bags_k = 13;
 
 trainer_ptr make_far_trainer(executor_ptr const& executor) {
-    uform_trainer_options_t const options = tiny_options(uform_objective_contrastive_k);
-    uform_trainer_t* made = nullptr;
-    require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-    return trainer_ptr(made);
+    return make_vram_trainer(executor, tiny_options(uform_objective_contrastive_k));
 }
 
 std::vector<uint8_t> answer_in_ram(int32_t devices, int32_t scalar, size_t row_bytes) {

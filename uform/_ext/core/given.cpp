@@ -34,7 +34,7 @@ given_rows::given_rows(executor& on, given_matrix const& given) : operations_(on
     if (in_device())
         place_ = on.place_of(device_, matrix_.field);
     stream_ = on.stream(place_);
-    handed_over_ = on.upload_stream(place_);
+    upload_stream_ = on.upload_stream(place_);
     reachable_ = in_device() || operations_.host_memory;
     bool const takes_bfloat16 = in_device() || (matrix_.rows == 0 && !operations_.host_memory);
     if (matrix_.scalar != uform_scalar_float32_k && !(takes_bfloat16 && matrix_.scalar == uform_scalar_bfloat16_k))
@@ -61,8 +61,8 @@ bool given_rows::is_dense() const {
 float const* given_rows::take(void* memory, uint64_t* not_finite) const {
     void const* from = matrix_.data;
     if (in_device()) {
-        device_event written(operations_, handed_over_);
-        written.record(handed_over_);
+        device_event written(operations_, upload_stream_);
+        written.record(upload_stream_);
         written.hold(stream_);
     }
     if (!reachable_) {

@@ -57,8 +57,8 @@ private:
     int32_t device_ = host_k;
     uint32_t place_ = 0;
     uform_stream_t* stream_ = nullptr;
-    uform_stream_t* handed_over_ = nullptr; /* their owner makes it wait for what still writes them */
-    bool reachable_ = false;                /* by the device */
+    uform_stream_t* upload_stream_ = nullptr; /* their owner makes it wait for what still writes them */
+    bool reachable_ = false;                  /* by the device */
 };
 
 /** Refuses computed rows of float32, end to end, that are not finite: `uform_status_not_finite_k`, by row and column.
