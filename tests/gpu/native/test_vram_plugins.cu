@@ -30,12 +30,6 @@ uform_trainer_options_t options_of(uform_plugin_option_t const& option) {
     return options;
 }
 
-trainer_ptr make_vram_trainer(executor_ptr const& executor, uform_trainer_options_t const& options) {
-    uform_trainer_t* made = nullptr;
-    require(uform_trainer_init_vram(executor.get(), &options, &made), "trainer");
-    return trainer_ptr(made);
-}
-
 void test_failures_at_init() {
     uform_plugin_option_t const option{"faulty", nullptr, 0};
     auto const options = options_of(option);
