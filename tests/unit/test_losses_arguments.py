@@ -60,6 +60,40 @@ def test_DST_05_strided_vectors_are_as_good(executor: uform.Executor) -> None:
         assert found.gradient.flags.c_contiguous
 
 
+def _any_call(executor: uform.Executor, generator: Any) -> Any:
+    """One of another size, of other edges, groups and modalities, refused, or of tokens."""
+    items = int(generator.integers(1, 40))
+    given = vectors(3 * items)
+    offsets = np.concatenate([[0], np.cumsum(generator.integers(0, 3, items))])
+    relations = uform.Relations(
+        attract=(offsets, generator.integers(0, items, offsets[-1]).tolist()),
+        repel=(np.arange(items + 1), generator.integers(0, items, items).tolist())
+        if generator.random() < 0.5
+        else None,
+    )
+    modalities = generator.integers(0, 2, items).astype(np.uint8)
+    if generator.random() < 0.3:
+        return late_interaction(executor, given, 3 * np.arange(items + 1, dtype=np.uint64), relations=relations,
+                                sides=generator.integers(1, 4, items).astype(np.uint8),
+                                modalities=modalities)  # fmt: skip
+    groups = generator.integers(0, 2, items).astype(np.uint32)
+    form = uform.Contrastive(temperature_groups=2, ambient_scope=uform.AmbientScope.CROSS_MODAL)
+    with pytest.raises(ValueError, match=r"relations\.attract"):
+        contrastive(executor, given, relations=relations)
+    return contrastive(executor, given[:items], relations=relations, contrastive=form, modalities=modalities,
+                       temperature_groups=groups)  # fmt: skip
+
+
+def test_nothing_of_one_call_reaches_the_next(executor: uform.Executor) -> None:
+    """An executor keeps the host memory that its calls went through."""
+    kept, fresh = np.random.default_rng(3), np.random.default_rng(3)
+    for _ in range(40):
+        found, expected = _any_call(executor, kept), _any_call(uform.Executor.for_ram(threads=1), fresh)
+        assert found.loss == expected.loss
+        for part, other in zip(found[1:], expected[1:], strict=True):
+            assert np.array_equal(part, other)
+
+
 def test_what_makes_an_array_may_use_the_executor(executor: uform.Executor) -> None:
     """So may a signal's handler that comes meanwhile: a loss has the executor while it computes, not before."""
 

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
+#include "core/evaluation_lists.h"
 #include "core/given.h"
 #include "core/host.h"
 #include "core/memory.h"
 #include "core/planning.h"
-#include "core/relations.h"
 
 namespace uform {
 
@@ -60,15 +61,16 @@ void refuse_loss(double loss) {
 class evaluation {
 public:
     evaluation(executor& on, selection const& objective, pair_loss_problem const& problem)
-        : operations_(on.operations()), problem_(problem), given_(on, matrix_of(problem)),
-          stream_(on.stream(given_.place())), run_(run_of(problem)), objectives_(1) {
-        relations_.take(*problem.relations, problem.items, static_cast<uint64_t>(std::max(problem.max_edges, 0)), 1);
+        : operations_(on.operations()), pool_(on.pool()), lists_(on.evaluation()), problem_(problem),
+          given_(on, matrix_of(problem)), stream_(on.stream(given_.place())), run_(run_of(problem)), objectives_(1) {
+        lists_.relations.take(*problem.relations, problem.items, static_cast<uint64_t>(std::max(problem.max_edges, 0)),
+                              1);
         check_sides(problem.sides, problem.items);
         check_answers();
         start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
         block_ = std::make_unique<device_block>(operations_, stream_, plan_.bytes());
-        staging_.resize(objectives_[0].staging_bytes);
+        lists_.staging.assign(objectives_[0].staging_bytes, 0);
     }
 
     void run() {
@@ -120,28 +122,45 @@ private:
     }
 
     void plan() {
-        segments_.reserve(problem_.items), items_.reserve(problem_.items), bags_.reserve(problem_.items);
-        for (uint32_t index = 0; index != problem_.items; ++index) {
-            uint64_t const first = problem_.offsets ? problem_.offsets[index] : index;
-            uint64_t const end = problem_.offsets ? problem_.offsets[index + 1] : index + 1;
-            uform_segment_t segment{};
-            segment.first = static_cast<uint32_t>(first);
-            segment.columns = segment.pooled = static_cast<uint32_t>(end - first);
-            segment.bag = index;
-            segments_.push_back(segment);
-            uform_item_t item{};
-            item.content = item.segment = item.bag = index;
-            item.modality = problem_.modalities ? problem_.modalities[index] : 0;
-            item.world_item = index;
-            item.measure.axes = 1;
-            items_.push_back(item);
-            bags_.push_back({0, index, index, problem_.temperature_groups ? problem_.temperature_groups[index] : 0});
-        }
+        list();
         uint32_t const items = static_cast<uint32_t>(problem_.items);
-        uform_device_view_t const view{nullptr, static_cast<uint32_t>(problem_.rows), items, items, segments_.data()};
-        uint8_t* const staging = staging_.data();
-        planning_ = std::make_unique<planning>(run_, objectives_, nullptr);
-        planning_->run({0, items_, bags_, {&view, 1}, {&staging, 1}, problem_.sides, &relations_.sets()});
+        uform_device_view_t const view{nullptr, static_cast<uint32_t>(problem_.rows), items, items,
+                                       lists_.segments.data()};
+        uint8_t* const staging = lists_.staging.data();
+        planning_.emplace(run_, objectives_, nullptr, lists_.planning);
+        planning_->run({0,
+                        {lists_.items.data(), items},
+                        {lists_.bags.data(), items},
+                        {&view, 1},
+                        {&staging, 1},
+                        problem_.sides,
+                        &lists_.relations.sets()});
+    }
+
+    void list() {
+        constexpr size_t chunk_k = 4096;
+        lists_.segments.resize(problem_.items), lists_.items.resize(problem_.items), lists_.bags.resize(problem_.items);
+        pool_.parallel_chunks(problem_.items, chunk_k, [this](size_t begin, size_t end) {
+            for (size_t item = begin; item != end; ++item)
+                list_item(static_cast<uint32_t>(item));
+        });
+    }
+
+    void list_item(uint32_t index) {
+        uint64_t const first = problem_.offsets ? problem_.offsets[index] : index;
+        uint64_t const end = problem_.offsets ? problem_.offsets[index + 1] : index + 1;
+        uform_segment_t segment{};
+        segment.first = static_cast<uint32_t>(first);
+        segment.columns = segment.pooled = static_cast<uint32_t>(end - first);
+        segment.bag = index;
+        lists_.segments[index] = segment;
+        uform_item_t item{};
+        item.content = item.segment = item.bag = index;
+        item.modality = problem_.modalities ? problem_.modalities[index] : 0;
+        item.world_item = index;
+        item.measure.axes = 1;
+        lists_.items[index] = item;
+        lists_.bags[index] = {0, index, index, problem_.temperature_groups ? problem_.temperature_groups[index] : 0};
     }
 
     void upload() {
@@ -150,7 +169,8 @@ private:
             initialise(one, 0, initial_.data() + one.offset);
         check(operations_.memory_upload(stream_, block_->at<void>(parameters_), initial_.data(),
                                         sizeof(float) * initial_.size()));
-        check(operations_.memory_upload(stream_, block_->at<void>(staging_offset_), staging_.data(), staging_.size()));
+        check(operations_.memory_upload(stream_, block_->at<void>(staging_offset_), lists_.staging.data(),
+                                        lists_.staging.size()));
     }
 
     void forward_backward() {
@@ -238,11 +258,12 @@ private:
     }
 
     uform_operations_t const& operations_;
+    thread_pool& pool_;
+    evaluation_lists& lists_;
     pair_loss_problem const& problem_;
     given_rows given_;
     uform_stream_t* stream_;
     uform_run_t run_;
-    checked_relations relations_;
     declarations declared_;
     std::vector<objective_instance> objectives_;
     memory_plan plan_;
@@ -251,11 +272,7 @@ private:
     float const* embeddings_ = nullptr;
     float* embeddings_gradient_ = nullptr;
     std::vector<float> initial_; // the parameters': kept, for the device may read it late
-    std::vector<uint8_t> staging_;
-    std::vector<uform_segment_t> segments_;
-    std::vector<uform_item_t> items_;
-    std::vector<uform_bag_t> bags_;
-    std::unique_ptr<planning> planning_;
+    std::optional<planning> planning_;
     std::unique_ptr<device_block> block_; // goes first: then the device reads nothing of the others any more
 };
 

@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include "core/evaluation_lists.h"
+
 namespace uform {
 
 namespace {
@@ -16,7 +18,8 @@ constexpr int32_t most_threads_k = 1024;
 
 executor::executor(uform_executor_kind_t kind, uform_operations_t const& operations, std::vector<int32_t> devices,
                    unsigned threads)
-    : kind_(kind), operations_(operations), pool_(threads), indices_(std::move(devices)) {}
+    : kind_(kind), operations_(operations), pool_(threads), indices_(std::move(devices)),
+      evaluation_(std::make_unique<evaluation_lists>()) {}
 
 void executor::open(char const* blas_path) {
     uform_backend_options_t options{};

@@ -10,6 +10,8 @@
 
 namespace uform {
 
+struct evaluation_lists;
+
 class executor {
 public:
     static std::shared_ptr<executor> for_ram(int32_t devices, int32_t threads, char const* blas_path);
@@ -40,6 +42,8 @@ public:
 
     /** Held while a verb puts its work on the streams, and by all but a step until it is done. */
     std::mutex& order() { return order_; }
+    /** For whoever holds `order`. */
+    evaluation_lists& evaluation() { return *evaluation_; }
 
 private:
     executor(uform_executor_kind_t kind, uform_operations_t const& operations, std::vector<int32_t> devices,
@@ -56,6 +60,7 @@ private:
     std::vector<uform_stream_t*> streams_;
     std::vector<uform_stream_t*> uploads_; /* none where device memory is the host's */
     std::mutex order_;
+    std::unique_ptr<evaluation_lists> evaluation_;
 };
 
 } // namespace uform

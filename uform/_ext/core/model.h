@@ -46,6 +46,7 @@ private:
         std::unique_ptr<batch> planner;
         std::vector<staging_view> staging;
         std::unique_ptr<answer> answers;
+        planning_lists plan_lists;
         std::unique_ptr<planning> plans;
         std::vector<uform_device_view_t> views;
         std::vector<uint8_t*> bases;      /* of each device's staging */

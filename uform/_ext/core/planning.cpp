@@ -16,16 +16,16 @@ struct planning_callbacks {
             if (by_bag) {
                 if (!self.has_bag_rows_) {
                     auto const units = collect_units(self, [](uform_item_t const& item) { return item.bag; });
-                    self.bag_rows_ = self.bag_pairs_.plan(*self.step_.relations, units,
-                                                          static_cast<uint32_t>(self.step_.bags.size()));
+                    self.bag_rows_ = self.lists_.bag_pairs.plan(*self.step_.relations, units,
+                                                                static_cast<uint32_t>(self.step_.bags.size()));
                     self.has_bag_rows_ = true;
                 }
                 *pairs = self.bag_rows_;
             } else {
                 if (!self.has_item_rows_) {
                     auto const units = collect_units(self, [](uform_item_t const& item) { return item.content; });
-                    self.item_rows_ = self.item_pairs_.plan(*self.step_.relations, units,
-                                                            static_cast<uint32_t>(self.step_.items.size()));
+                    self.item_rows_ = self.lists_.item_pairs.plan(*self.step_.relations, units,
+                                                                  static_cast<uint32_t>(self.step_.items.size()));
                     self.has_item_rows_ = true;
                 }
                 *pairs = self.item_rows_;
@@ -35,13 +35,13 @@ struct planning_callbacks {
 
     template <typename unit_at> static std::span<uint32_t const> collect_units(planning& self, unit_at&& unit) {
         size_t const count = self.step_.items.size();
-        if (self.units_.size() < count)
-            self.units_.resize(count);
+        if (self.lists_.units.size() < count)
+            self.lists_.units.resize(count);
         for (size_t index = 0; index != count; ++index) {
             uform_item_t const& item = self.step_.items[index];
-            self.units_[index] = item.device == dropped_k ? no_unit_k : unit(item);
+            self.lists_.units[index] = item.device == dropped_k ? no_unit_k : unit(item);
         }
-        return {self.units_.data(), count};
+        return {self.lists_.units.data(), count};
     }
 
     static uform_status_t flag(uform_host_t* host, uint32_t bag, uint8_t flags) {
@@ -51,7 +51,7 @@ struct planning_callbacks {
                 fail(uform_status_internal_k, "flag: the call has no bag ", bag);
             uint32_t const slot = self.step_.bags[bag].slot;
             if (slot != UINT32_MAX)
-                self.world_[slot].flags |= flags;
+                self.lists_.world[slot].flags |= flags;
         });
     }
 
@@ -88,9 +88,9 @@ struct planning_callbacks {
             if (count && !slots)
                 fail(uform_status_invalid_argument_k, "rows: its slots is null: expected ", count);
             for (uint32_t row = 0; row != count; ++row)
-                if (slots[row] >= self.world_.size())
+                if (slots[row] >= self.lists_.world.size())
                     fail(uform_status_invalid_argument_k, "rows: its slots[", row, "] is ", slots[row],
-                         ": the world has ", self.world_.size());
+                         ": the world has ", self.lists_.world.size());
             self.rows_[device] = {slots, count};
         });
     }
@@ -116,7 +116,7 @@ struct planning_callbacks {
         return host->planning->notices_[host->objective].data() + host->parts->notice_bytes * rank;
     }
 
-    static uform_world_bag_t const* world(uform_host_t* host) { return host->planning->world_.data(); }
+    static uform_world_bag_t const* world(uform_host_t* host) { return host->planning->lists_.world.data(); }
 
     static uform_status_t cover(uform_host_t* host, size_t item, uint32_t const* places, uint8_t const* actions,
                                 uint8_t const* random_bytes, uint32_t count) {
@@ -143,9 +143,11 @@ void check_sides(uint8_t const* sides, size_t items) {
             fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ", int(sides[item]));
 }
 
-planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering)
-    : run_(run), objectives_(objectives), covering_(covering), world_(size_t(run.world_devices) * run.bags_capacity),
-      counts_(objectives.size()), views_(run.devices), rows_(run.devices) {
+planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
+                   planning_lists& lists)
+    : run_(run), objectives_(objectives), covering_(covering), lists_(lists), counts_(objectives.size()),
+      views_(run.devices), rows_(run.devices) {
+    lists_.world.resize(size_t(run.world_devices) * run.bags_capacity);
     for (objective_instance const& one : objectives)
         notices_.emplace_back(one.notice_bytes * (size_t(run.world_devices) + 1));
 }
@@ -165,11 +167,11 @@ void planning::run(step const& step) {
 }
 
 void planning::gather_world() {
-    std::fill(world_.begin(), world_.end(), uform_world_bag_t{});
+    std::fill(lists_.world.begin(), lists_.world.end(), uform_world_bag_t{});
     for (uform_item_t const& item : step_.items) {
         if (item.device == dropped_k)
             continue;
-        uform_world_bag_t& bag = world_[step_.bags[item.bag].slot];
+        uform_world_bag_t& bag = lists_.world[step_.bags[item.bag].slot];
         bag.modalities |= uint32_t(1) << (item.modality & 31);
         bag.sides |= step_.sides ? step_.sides[item.content] : uint8_t(0);
         bag.present = 1;

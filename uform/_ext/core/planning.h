@@ -16,12 +16,20 @@ namespace uform {
 /** Refuses a side that is none; `sides` is one an item, or null. */
 void check_sides(uint8_t const* sides, size_t items);
 
+/** Host memory that plans go through. Whoever plans often keeps it: it grows only with a plan larger than all before.
+ */
+struct planning_lists {
+    relation_planner bag_pairs, item_pairs;
+    std::vector<uint32_t> units;          /* by item */
+    std::vector<uform_world_bag_t> world; /* by slot */
+};
+
 class planning {
 public:
     static constexpr uint32_t counts_capacity_k = 16;
 
     /** @param covering Where covers go; null where nothing can be covered. */
-    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering);
+    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering, planning_lists& lists);
 
     /** One step's view; everything is borrowed until the next. `sides` is one a content of the call, or null. */
     struct step {
@@ -50,11 +58,9 @@ private:
     std::span<objective_instance> objectives_;
     batch* covering_;
     step step_{};
-    relation_planner bag_pairs_, item_pairs_;
+    planning_lists& lists_;
     uform_pair_rows_t bag_rows_{}, item_rows_{};
     bool has_bag_rows_ = false, has_item_rows_ = false;
-    std::vector<uint32_t> units_;
-    std::vector<uform_world_bag_t> world_;
     std::vector<std::array<double, counts_capacity_k>> counts_; /* by objective */
     std::vector<std::vector<uint8_t>> notices_;                 /* by objective, then by rank; one more at the end */
     std::vector<uform_device_view_t> views_;

@@ -105,6 +105,7 @@ private:
     replica_layout layout_;
     std::vector<std::unique_ptr<replica>> replicas_;
     std::unique_ptr<batch> batch_;
+    planning_lists planning_lists_;
     std::unique_ptr<planning> planning_;
     checked_relations relations_;
 
