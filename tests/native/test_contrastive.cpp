@@ -230,14 +230,18 @@ struct call {
 };
 
 /** Catches the operations' arguments: what the plan put into staging, seen as the operations see it. */
-uform_prefix_t seen_prefix;
-uform_pairs_t seen_pairs;
+std::vector<uform_prefix_t> seen_prefixes;
+uform_pairs_t seen_pairs; // of the widest prefix
+
+/** The world's bags and their gradients: nothing reads them. */
+float world_bags, world_bags_gradient;
 
 void capture(call const& of, uint32_t device) {
+    seen_prefixes.clear();
     static uform_operations_t operations;
     operations = *uform_operations_ram();
     operations.prefix_forward = [](uform_stream_t*, uform_prefix_t const* prefix) {
-        seen_prefix = *prefix;
+        seen_prefixes.push_back(*prefix);
         return uform_status_success_k;
     };
     operations.pairs_forward = [](uform_stream_t*, uform_pairs_t const* pairs) {
@@ -253,6 +257,8 @@ void capture(call const& of, uint32_t device) {
     uform_pass_t pass{};
     pass.run = &of.run;
     pass.operations = &operations;
+    pass.world_bags = &world_bags;
+    pass.world_bags_gradient = &world_bags_gradient;
     pass.staging = of.staging[device].data();
     pass.workspace = workspace.data();
     pass.weights = weights;
@@ -304,7 +310,7 @@ effects staged_effects(call const& of, uint32_t device) {
             else if (ambient && unit != self && sees(seen_pairs.scope, row_bag, bag))
                 effect = {4, seen_pairs.ambient_weight};
             if (effect.first > 1)
-                found[{seen_prefix.indices[self], seen_prefix.indices[unit]}] = effect;
+                found[{seen_pairs.indices[self], seen_pairs.indices[unit]}] = effect;
         }
     }
     CHECK(seen_pairs.edge_offsets[rows] == seen_pairs.counts[2]);
@@ -391,17 +397,45 @@ void test_plans_against_the_definition() {
             uint32_t rows = 0;
             effects const expected = expected_effects(made, device, rows);
             CHECK(staged_effects(made, device) == expected);
+            CHECK(seen_prefixes.size() == 1 && seen_prefixes[0].indices == seen_pairs.indices);
             CHECK(made.host.counts[0] == rows);
             CHECK(*seen_pairs.scale == (rows ? static_cast<float>(1 / (2.0 * rows)) : 0.0f));
             CHECK(made.host.rows[device].size() == seen_pairs.counts[1]);
             for (uint32_t row = 0; row < seen_pairs.counts[1]; ++row) {
                 uint32_t const slot = made.host.rows[device][row];
-                CHECK(slot == seen_prefix.indices[seen_pairs.rows[row]]);
+                CHECK(slot == seen_pairs.indices[seen_pairs.rows[row]]);
                 for (uform_bag_t const& bag : made.host.bags)
                     CHECK(bag.slot != slot || bag.group == seen_pairs.row_groups[row]);
             }
         }
     }
+}
+
+/** A contrastive objective of `make_run` over prefixes of those widths, seen at work on nothing. */
+size_t workspace_of(std::vector<int32_t> const& widths) {
+    uform_contrastive_t config{};
+    for (int32_t width : widths)
+        config.matryoshka_dimensions[config.matryoshka_count++] = width;
+    call made(make_run(), config);
+    made.host.world.resize(8);
+    CHECK(made.plan() == uform_status_success_k);
+    capture(made, 0);
+    return made.host.workspace;
+}
+
+void test_only_shorter_prefixes_are_copied() {
+    uint32_t const hidden = make_run().hidden;
+    size_t const whole = workspace_of({});
+    CHECK(seen_prefixes.empty() && seen_pairs.indices && seen_pairs.width == hidden);
+    CHECK(seen_pairs.vectors == &world_bags && seen_pairs.gradient == &world_bags_gradient);
+    size_t const both = workspace_of({8, static_cast<int32_t>(hidden)});
+    CHECK(seen_prefixes.size() == 1 && seen_prefixes[0].width == 8 && seen_prefixes[0].normalize == 1);
+    CHECK(seen_pairs.indices && seen_pairs.vectors == &world_bags);
+    size_t const units = seen_pairs.units_capacity;
+    CHECK(both >= whole + units * 17 * sizeof(float) && both < whole + units * 17 * sizeof(float) + 3 * 256);
+    CHECK(workspace_of({8, 16}) < both);
+    CHECK(seen_prefixes.size() == 2 && !seen_pairs.indices && seen_pairs.width == 16);
+    CHECK(seen_pairs.vectors == seen_prefixes[1].vectors && seen_pairs.gradient == seen_prefixes[1].vectors_gradient);
 }
 
 void test_groups_out_of_range_name_the_item() {
@@ -443,6 +477,7 @@ int main() {
     test_refusals_name_field_and_value();
     test_parameters();
     test_plans_against_the_definition();
+    test_only_shorter_prefixes_are_copied();
     test_groups_out_of_range_name_the_item();
     return native_test::report();
 }

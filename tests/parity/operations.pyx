@@ -481,6 +481,7 @@ cdef class Operations:
         p.rows_active = k["rows_active"]
         p.groups = k["groups"]
         p.counts = <const uint32_t*>at(k["counts"])
+        p.indices = <const uint32_t*>at(k.get("indices"))
         p.vectors = <const float*>at(k["vectors"])
         p.rows = <const uint32_t*>at(k["rows"])
         p.row_groups = <const uint32_t*>at(k["row_groups"])

@@ -347,6 +347,7 @@ cdef extern from "uform/plugin.h" nogil:
         uint32_t rows_active
         uint32_t groups
         const uint32_t* counts
+        const uint32_t* indices
         const float* vectors
         const uint32_t* rows
         const uint32_t* row_groups

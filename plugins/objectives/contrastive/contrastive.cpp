@@ -1,5 +1,6 @@
 #include "contrastive.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <new>
@@ -53,16 +54,26 @@ uform_status_t declare_staging(state& self, uform_declare_t const& declare) {
     return reserve.status();
 }
 
+/** The widest of the prefixes that are shorter than a bag's vector; 0: none is. */
+uint32_t widest_shorter(uform_contrastive_t const& config, uint32_t hidden) {
+    int32_t const* const end = config.matryoshka_dimensions + config.matryoshka_count;
+    int32_t const* const whole = std::lower_bound(config.matryoshka_dimensions, end, static_cast<int32_t>(hidden));
+    return whole == config.matryoshka_dimensions ? 0 : static_cast<uint32_t>(whole[-1]);
+}
+
 uform_status_t declare_workspace(state& self, uint32_t hidden, uform_declare_t const& declare) {
     layout_request reserve(declare.host, declare.workspace);
     workspace_layout& workspace = self.workspace;
-    workspace.vectors = reserve(size_t(self.most.units) * hidden, sizeof(float));
-    workspace.gradient = reserve(size_t(self.most.units) * hidden, sizeof(float));
-    workspace.lengths = reserve(self.most.units, sizeof(float));
+    if (uint32_t const width = widest_shorter(self.config, hidden)) {
+        workspace.vectors = reserve(size_t(self.most.units) * width, sizeof(float));
+        workspace.gradient = reserve(size_t(self.most.units) * width, sizeof(float));
+        workspace.lengths = reserve(self.most.units, sizeof(float));
+    }
     workspace.row_logs = reserve(self.most.rows, sizeof(float));
     workspace.row_forces = reserve(self.most.rows, sizeof(float));
+    auto const widest = static_cast<uint32_t>(self.config.matryoshka_dimensions[self.config.matryoshka_count - 1]);
     workspace.pairs_bytes =
-        declare.operations->pairs_workspace_bytes(self.most.units, self.most.rows, self.most.edges, hidden,
+        declare.operations->pairs_workspace_bytes(self.most.units, self.most.rows, self.most.edges, widest,
                                                   static_cast<uint32_t>(self.config.temperature_groups));
     workspace.pairs = reserve(workspace.pairs_bytes, 1);
     return reserve.status();
@@ -139,12 +150,12 @@ template <typename value_at> value_at const* staged(uform_pass_t const& pass, si
 
 float* floats(uform_pass_t const& pass, size_t offset) { return reinterpret_cast<float*>(pass.workspace + offset); }
 
-/** The vectors of one prefix: those of the full width as they are, shorter ones scaled to unit length again. */
+/** The vectors of a prefix that is shorter than they are, scaled to unit length again. */
 uform_prefix_t describe_prefix(state const& self, uform_pass_t const& pass, uint32_t width) {
     uform_prefix_t prefix{};
     prefix.stride = pass.run->hidden;
     prefix.width = width;
-    prefix.normalize = width != pass.run->hidden;
+    prefix.normalize = 1;
     prefix.capacity = self.most.units;
     prefix.active = self.most.units;
     prefix.count = staged<uint32_t>(pass, self.staging.counts);
@@ -157,7 +168,9 @@ uform_prefix_t describe_prefix(state const& self, uform_pass_t const& pass, uint
     return prefix;
 }
 
+/** The pairs of one prefix. Whole vectors are read, and their gradients added up, where the world's bags lie. */
 uform_pairs_t describe_pairs(state const& self, uform_pass_t const& pass, uint32_t width) {
+    bool const whole = width == pass.run->hidden;
     staging_layout const& staging = self.staging;
     workspace_layout const& workspace = self.workspace;
     uform_pairs_t pairs{};
@@ -169,7 +182,8 @@ uform_pairs_t describe_pairs(state const& self, uform_pass_t const& pass, uint32
     pairs.rows_active = self.most.rows;
     pairs.groups = static_cast<uint32_t>(self.config.temperature_groups);
     pairs.counts = staged<uint32_t>(pass, staging.counts);
-    pairs.vectors = floats(pass, workspace.vectors);
+    pairs.indices = whole ? staged<uint32_t>(pass, staging.slots) : nullptr;
+    pairs.vectors = whole ? pass.world_bags : floats(pass, workspace.vectors);
     pairs.rows = staged<uint32_t>(pass, staging.rows);
     pairs.row_groups = staged<uint32_t>(pass, staging.row_groups);
     pairs.modalities = staged<uint32_t>(pass, staging.modalities);
@@ -191,7 +205,7 @@ uform_pairs_t describe_pairs(state const& self, uform_pass_t const& pass, uint32
     pairs.row_losses_scale = 1.0f / static_cast<float>(self.config.matryoshka_count);
     pairs.row_logs = floats(pass, workspace.row_logs);
     pairs.row_forces = floats(pass, workspace.row_forces);
-    pairs.gradient = floats(pass, workspace.gradient);
+    pairs.gradient = whole ? pass.world_bags_gradient : floats(pass, workspace.gradient);
     if (pass.backward) {
         pairs.log_inverse_temperature_gradient = pass.gradients[self.log_inverse_temperature];
         pairs.bias_gradient = pass.gradients[self.bias];
@@ -201,20 +215,22 @@ uform_pairs_t describe_pairs(state const& self, uform_pass_t const& pass, uint32
     return pairs;
 }
 
-uform_status_t score_prefix(state const& self, uform_pass_t const& pass, uint32_t width) {
-    uform_operations_t const& operations = *pass.operations;
-    uform_prefix_t const prefix = describe_prefix(self, pass, width);
+uform_status_t score_pairs(state const& self, uform_pass_t const& pass, uint32_t width) {
     uform_pairs_t const pairs = describe_pairs(self, pass, width);
-    uform_status_t status = operations.prefix_forward(pass.stream, &prefix);
+    uform_status_t const status = pass.operations->pairs_forward(pass.stream, &pairs);
+    return status == uform_status_success_k && pass.backward ? pass.operations->pairs_backward(pass.stream, &pairs)
+                                                             : status;
+}
+
+uform_status_t score_prefix(state const& self, uform_pass_t const& pass, uint32_t width) {
+    if (width == pass.run->hidden)
+        return score_pairs(self, pass, width);
+    uform_prefix_t const prefix = describe_prefix(self, pass, width);
+    uform_status_t status = pass.operations->prefix_forward(pass.stream, &prefix);
     if (status == uform_status_success_k)
-        status = operations.pairs_forward(pass.stream, &pairs);
-    if (!pass.backward)
-        return status;
-    if (status == uform_status_success_k)
-        status = operations.pairs_backward(pass.stream, &pairs);
-    if (status == uform_status_success_k)
-        status = operations.prefix_backward(pass.stream, &prefix);
-    return status;
+        status = score_pairs(self, pass, width);
+    return status == uform_status_success_k && pass.backward ? pass.operations->prefix_backward(pass.stream, &prefix)
+                                                             : status;
 }
 
 uform_status_t forward_backward(void* opaque, uform_pass_t const* pass) {

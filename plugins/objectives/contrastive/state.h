@@ -37,9 +37,9 @@ struct staging_layout {
 
 /** Offsets into each device's workspace. */
 struct workspace_layout {
-    size_t vectors;  /* [units, hidden], tighter for a prefix */
+    size_t vectors;  /* [units, the widest of the shorter prefixes], tighter for others */
     size_t gradient; /* as `vectors` */
-    size_t lengths;  /* [units] */
+    size_t lengths;  /* [units], as `vectors` only where some prefix is shorter than a bag's vector */
     size_t row_logs; /* [rows] */
     size_t row_forces;
     size_t pairs;

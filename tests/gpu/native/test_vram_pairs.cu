@@ -1,4 +1,6 @@
 // Prefixes and pairwise losses: all forms, scopes, kinds of negatives, groups and prefixes, and the extremes.
+#include <numeric>
+
 #include "tests/gpu/native/gpu_check.h"
 
 using namespace gpu_test;
@@ -35,6 +37,8 @@ struct setting {
         return static_cast<std::uint32_t>(count);
     }
     float scale() const { return rows.empty() ? 0.f : 1.f / static_cast<float>(rows.size()); }
+    /** The source as the operations get it. Shorter vectors are rounded behind the prefix. */
+    std::vector<float> given_source() const { return rounded && width == stride ? gpu_test::rounded(source) : source; }
 };
 
 /** What the operations answer; gradients without what was there before. */
@@ -47,6 +51,60 @@ struct answers {
 };
 
 constexpr float before_k = 0.25f; // in everything that is added to
+
+/** How the operations come by the vectors: a prefix gathers them, or their indices lead there. */
+enum class access { gathered, in_place };
+
+/** In gradients' rows that are no unit's: anything that is added shows, and so does a zero. */
+constexpr float untouched_k = 1e-30f;
+
+/** What the gradient of a unit's vector starts as. In place every second is added to nothing: those can be compared bit
+ *  for bit with the gathered ones. */
+float gradient_before(access by, std::uint32_t unit) { return by == access::in_place && unit % 2 == 0 ? 0 : before_k; }
+
+/** Distinct rows, in no order, among twice as many as there may be units. */
+std::vector<std::uint32_t> make_slots(std::uint32_t units, std::uint32_t capacity) {
+    std::vector<std::uint32_t> slots(std::size_t(2) * capacity);
+    random_values random(units);
+    for (std::uint32_t i = 0; i != slots.size(); ++i) {
+        auto const other = static_cast<std::uint32_t>(random.below(i + 1));
+        slots[i] = slots[other], slots[other] = i;
+    }
+    slots.resize(units);
+    return slots;
+}
+
+/** Rows at the slots, and `between` wherever there is none. */
+std::vector<float> spread(std::vector<float> const& values, std::vector<std::uint32_t> const& slots, std::size_t rows,
+                          std::size_t stride, float between) {
+    std::vector<float> spread(rows * stride, between);
+    for (std::size_t i = 0; i != slots.size(); ++i)
+        std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(i * stride), stride,
+                    spread.begin() + static_cast<std::ptrdiff_t>(slots[i] * stride));
+    return spread;
+}
+
+/** The rows at the slots, less what they started as; false where another has changed. */
+bool collect(std::vector<float> const& values, std::vector<std::uint32_t> const& slots, std::size_t stride, access by,
+             std::vector<float>& rows) {
+    std::vector<bool> taken(values.size() / stride, false);
+    for (std::uint32_t unit = 0; unit != slots.size(); ++unit) {
+        taken[slots[unit]] = true;
+        for (std::size_t column = 0; column != stride; ++column)
+            rows.push_back(values[slots[unit] * stride + column] - gradient_before(by, unit));
+    }
+    for (std::size_t i = 0; i != values.size(); ++i)
+        if (!taken[i / stride] && values[i] != untouched_k)
+            return false;
+    return true;
+}
+
+std::vector<float> gradients_before(setting const& of, access by) {
+    std::vector<float> before(of.source.size());
+    for (std::size_t i = 0; i != before.size(); ++i)
+        before[i] = gradient_before(by, static_cast<std::uint32_t>(i / of.stride));
+    return before;
+}
 
 /** Both operations' arguments. */
 struct arguments_of {
@@ -88,28 +146,29 @@ arguments_of describe(setting const& of) {
     return to;
 }
 
-answers run_ram(setting const& of, ram_device const& device) {
+answers run_ram(setting const& of, ram_device const& device, access by = access::gathered) {
     arguments_of to = describe(of);
     flat_edges edges(of);
+    constexpr float nothing = std::numeric_limits<float>::quiet_NaN();
     std::uint32_t counts[3] = {of.units, static_cast<std::uint32_t>(of.rows.size()), of.edges_count()};
     std::size_t const values = std::size_t(to.prefix.capacity) * of.width;
-    std::vector<std::uint32_t> slots(to.prefix.capacity);
-    for (std::uint32_t i = 0; i != of.units; ++i)
-        slots[i] = i;
-    std::vector<float> vectors(values), lengths(slots.size()), gradient(values), logs(to.pairs.rows_capacity),
+    std::vector<std::uint32_t> const slots = make_slots(of.units, to.prefix.capacity);
+    std::size_t const source_rows = std::size_t(2) * to.prefix.capacity;
+    std::vector<float> const source = spread(of.given_source(), slots, source_rows, of.stride, nothing);
+    std::vector<float> source_gradient = spread(gradients_before(of, by), slots, source_rows, of.stride, untouched_k);
+    std::vector<float> vectors(values), lengths(to.prefix.capacity), gradient(values), logs(to.pairs.rows_capacity),
         forces(to.pairs.rows_capacity);
     answers got;
     got.row_losses.assign(of.rows.size(), 0);
     got.temperature.assign(of.groups, 0), got.bias.assign(of.groups, 0);
-    got.source_gradient.assign(of.source.size(), 0);
     float const scale = of.scale();
     uform_operations_t const& operations = ram_device::operations();
     std::size_t const bytes = operations.pairs_workspace_bytes(to.pairs.units_capacity, to.pairs.rows_capacity,
                                                                to.pairs.edges_capacity, of.width, of.groups);
     native_test::poisoned_memory workspace(bytes);
-    to.prefix.count = counts, to.prefix.indices = slots.data(), to.prefix.source = of.source.data();
+    to.prefix.count = counts, to.prefix.indices = slots.data(), to.prefix.source = source.data();
     to.prefix.vectors = vectors.data(), to.prefix.lengths = lengths.data();
-    to.prefix.vectors_gradient = gradient.data(), to.prefix.source_gradient = got.source_gradient.data();
+    to.prefix.vectors_gradient = gradient.data(), to.prefix.source_gradient = source_gradient.data();
     to.pairs.counts = counts, to.pairs.vectors = vectors.data(), to.pairs.rows = of.rows.data();
     to.pairs.row_groups = of.row_groups.data(), to.pairs.modalities = of.modalities.data();
     to.pairs.sides = of.sides.data(), to.pairs.targets = of.targets.data();
@@ -120,13 +179,20 @@ answers run_ram(setting const& of, ram_device const& device) {
     to.pairs.row_logs = logs.data(), to.pairs.row_forces = forces.data(), to.pairs.gradient = gradient.data();
     to.pairs.log_inverse_temperature_gradient = got.temperature.data(), to.pairs.bias_gradient = got.bias.data();
     to.pairs.workspace = workspace.data(), to.pairs.workspace_bytes = bytes;
-    device.run(operations.prefix_forward, to.prefix);
-    if (of.rounded)
-        for (float& value : vectors)
-            value = __bfloat162float(__float2bfloat16(value));
+    if (by == access::in_place) {
+        to.pairs.indices = slots.data();
+        to.pairs.vectors = source.data(), to.pairs.gradient = source_gradient.data();
+    } else {
+        device.run(operations.prefix_forward, to.prefix);
+        if (of.rounded)
+            for (float& value : vectors)
+                value = __bfloat162float(__float2bfloat16(value));
+    }
     device.run(operations.pairs_forward, to.pairs);
     device.run(operations.pairs_backward, to.pairs);
-    device.run(operations.prefix_backward, to.prefix);
+    if (by == access::gathered)
+        device.run(operations.prefix_backward, to.prefix);
+    got.guarded = collect(source_gradient, slots, of.stride, by, got.source_gradient);
     got.gradient.assign(gradient.begin(),
                         gradient.begin() + static_cast<std::ptrdiff_t>(std::size_t(of.units) * of.width));
     got.row_logs.assign(logs.begin(), logs.begin() + static_cast<std::ptrdiff_t>(of.rows.size()));
@@ -137,19 +203,15 @@ template <typename value_at> std::vector<value_at> filled(std::size_t count, val
     return std::vector<value_at>(count, value);
 }
 
-answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr) {
+answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr, access by = access::gathered) {
     arguments_of to = describe(of);
     flat_edges edges(of);
     auto const rows = static_cast<std::uint32_t>(of.rows.size());
     std::uint32_t const units_capacity = to.pairs.units_capacity, rows_capacity = to.pairs.rows_capacity;
     std::uint32_t const edges_capacity = to.pairs.edges_capacity;
-    std::vector<std::uint32_t> slots(of.units);
-    for (std::uint32_t i = 0; i != of.units; ++i)
-        slots[i] = 2 * i + 1; // the world's bags have gaps
-    std::vector<float> source(std::size_t(2) * units_capacity * of.stride, std::numeric_limits<float>::quiet_NaN());
-    for (std::uint32_t i = 0; i != of.units; ++i)
-        std::copy_n(of.source.begin() + static_cast<std::ptrdiff_t>(std::size_t(i) * of.stride), of.stride,
-                    source.begin() + static_cast<std::ptrdiff_t>(std::size_t(slots[i]) * of.stride));
+    constexpr float nothing = std::numeric_limits<float>::quiet_NaN();
+    std::vector<std::uint32_t> const slots = make_slots(of.units, units_capacity);
+    std::size_t const source_rows = std::size_t(2) * units_capacity;
     device_array<std::uint32_t> const counts(std::vector{of.units, rows, of.edges_count()});
     device_array<std::uint32_t> const indices(slots, units_capacity), row_units(of.rows, rows_capacity);
     device_array<std::uint32_t> const row_groups(of.row_groups, rows_capacity),
@@ -160,7 +222,8 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
     device_array<std::uint8_t> const classes(edges.classes, edges_capacity);
     device_array<float> const weights(edges.weights, edges_capacity);
     device_array<float> const temperature(of.log_inverse_temperature), bias(of.bias), scale(std::vector{of.scale()});
-    device_array<float> const device_source(source), source_gradient(filled(source.size(), before_k));
+    device_array<float> const source(spread(of.given_source(), slots, source_rows, of.stride, nothing)),
+        source_gradient(spread(gradients_before(of, by), slots, source_rows, of.stride, untouched_k));
     device_array<float> vectors(std::size_t(units_capacity) * of.width);
     device_array<float> const lengths(units_capacity), gradient(vectors.size());
     device_array<float> const logs(rows_capacity), forces(rows_capacity);
@@ -172,7 +235,7 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
         vram::pairs_workspace_bytes(units_capacity, rows_capacity, edges_capacity, of.width, of.groups);
     device_array<std::uint8_t> workspace(bytes);
 
-    to.prefix.count = counts.data(), to.prefix.indices = indices.data(), to.prefix.source = device_source.data();
+    to.prefix.count = counts.data(), to.prefix.indices = indices.data(), to.prefix.source = source.data();
     to.prefix.vectors = vectors.data(), to.prefix.lengths = lengths.data();
     to.prefix.vectors_gradient = gradient.data(), to.prefix.source_gradient = source_gradient.data();
     to.pairs.counts = counts.data(), to.pairs.vectors = vectors.data(), to.pairs.rows = row_units.data();
@@ -186,14 +249,21 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
     to.pairs.log_inverse_temperature_gradient = temperature_gradient.data();
     to.pairs.bias_gradient = bias_gradient.data();
     to.pairs.workspace = workspace.data(), to.pairs.workspace_bytes = bytes;
-    run("prefix_forward", vram::prefix_forward, to.prefix);
-    std::vector<float> exact = vectors.download();
-    if (of.rounded)
-        vectors.upload(rounded(exact));
+    std::vector<float> exact; // what the prefix writes
+    if (by == access::in_place) {
+        to.pairs.indices = indices.data();
+        to.pairs.vectors = source.data(), to.pairs.gradient = source_gradient.data();
+    } else {
+        run("prefix_forward", vram::prefix_forward, to.prefix);
+        exact = vectors.download();
+        if (of.rounded)
+            vectors.upload(rounded(exact));
+    }
     once(mode, "pairs_forward", [&] { require(vram::pairs_forward(stream(), &to.pairs), "pairs_forward"); });
     workspace.poison(); // nothing of it outlives an operation
     once(mode, "pairs_backward", [&] { require(vram::pairs_backward(stream(), &to.pairs), "pairs_backward"); });
-    run("prefix_backward", vram::prefix_backward, to.prefix);
+    if (by == access::gathered)
+        run("prefix_backward", vram::prefix_backward, to.prefix);
 
     answers got;
     got.loss = loss.download()[0] - before_k;
@@ -206,19 +276,13 @@ answers run_vram(setting const& of, how mode, std::vector<float>* bits = nullptr
     got.row_losses = less(row_losses.download(), rows);
     got.temperature = less(temperature_gradient.download(), of.groups);
     got.bias = less(bias_gradient.download(), of.groups);
-    std::vector<float> const all = gradient.download(), to_source = source_gradient.download();
+    got.guarded = collect(source_gradient.download(), slots, of.stride, by, got.source_gradient);
+    std::vector<float> const all = gradient.download();
     got.gradient.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::size_t(of.units) * of.width));
     for (std::size_t i = got.gradient.size(); i != all.size(); ++i)
         got.guarded = got.guarded && std::isnan(all[i]);
-    for (std::size_t i = got.gradient.size(); i != exact.size(); ++i)
+    for (std::size_t i = got.gradient.size(); i < exact.size(); ++i)
         got.guarded = got.guarded && std::isnan(exact[i]);
-    for (std::uint32_t unit = 0; unit != of.units; ++unit)
-        for (std::uint32_t column = 0; column != of.stride; ++column)
-            got.source_gradient.push_back(to_source[std::size_t(slots[unit]) * of.stride + column] - before_k);
-    for (std::uint32_t slot = 0; slot != 2 * units_capacity; ++slot)
-        if (slot % 2 == 0 || slot >= 2 * of.units)
-            for (std::uint32_t column = 0; column != of.stride; ++column)
-                got.guarded = got.guarded && to_source[std::size_t(slot) * of.stride + column] == before_k;
     got.guarded = got.guarded && source_gradient.guarded() && vectors.guarded() && lengths.guarded() &&
                   gradient.guarded() && logs.guarded() && forces.guarded() && loss.guarded() && row_losses.guarded() &&
                   temperature_gradient.guarded() && bias_gradient.guarded() && workspace.guarded();
@@ -365,10 +429,36 @@ double norm_of(std::vector<double> const& values) {
     return std::sqrt(square);
 }
 
+/** Every second vector's values. */
+std::vector<float> even_units(std::vector<float> const& values, std::uint32_t width) {
+    std::vector<float> even;
+    for (std::size_t i = 0; i != values.size(); ++i)
+        if (i / width % 2 == 0)
+            even.push_back(values[i]);
+    return even;
+}
+
+/** Vectors of the full width answer the same where they lie. */
+void check_in_place(std::string const& name, setting const& of, answers const& gathered, answers const& in_place) {
+    check(name + " in place",
+          same_bits(even_units(in_place.source_gradient, of.width), even_units(gathered.gradient, of.width)) &&
+              same_bits(in_place.row_losses, gathered.row_losses) && in_place.loss == gathered.loss &&
+              same_bits(in_place.temperature, gathered.temperature) && same_bits(in_place.bias, gathered.bias));
+    check(name + " in place guarded", in_place.guarded);
+    std::vector<double> differences(gathered.source_gradient.size());
+    for (std::size_t i = 0; i != differences.size(); ++i)
+        differences[i] = double(in_place.source_gradient[i]) - gathered.source_gradient[i];
+    check(name + " in place added", norm_of(differences),
+          1e-6 * norm_of(to_double(gathered.source_gradient)) + 1e-7 * std::sqrt(double(differences.size())));
+}
+
 void check_setting(setting const& of, ram_device const& device, bool gpu) {
     reference const expected(of);
     answers const ram = run_ram(of, device);
     std::string const& name = of.name;
+    check(name + " ram guarded", ram.guarded);
+    if (of.width == of.stride)
+        check_in_place(name + " ram", of, ram, run_ram(of, device, access::in_place));
     // The reference itself: both were written from the same formulas, by themselves.
     bool const extreme = norm_of(expected.gradient) < 1e-12;
     check(name + " ram gradient", extreme ? 0 : relative_error(ram.gradient, expected.gradient), 1e-4);
@@ -379,6 +469,8 @@ void check_setting(setting const& of, ram_device const& device, bool gpu) {
     answers const got = run_vram(of, how::direct, &first_bits);
     run_vram(of, how::captured, &second_bits);
     check(name + " twice", same_bits(first_bits, second_bits));
+    if (of.width == of.stride)
+        check_in_place(name, of, got, run_vram(of, how::direct, nullptr, access::in_place));
     check(name + " guarded", got.guarded);
     // Answers lie on top of 0.25 in float32, whose rounding comes on top.
     double const loss_slack = 1e-7;
@@ -711,6 +803,7 @@ void check_large(bool gpu) {
     answers const got = run_vram(of, how::direct, &first);
     run_vram(of, how::direct, &second);
     check("large twice", same_bits(first, second));
+    check_in_place("large", of, got, run_vram(of, how::direct, nullptr, access::in_place));
     check("large guarded", got.guarded);
     check("large loss", std::fabs(got.loss - ram.loss), 1e-3 * ram.loss);
     double const of_naive = relative_error(naive, exact);
@@ -718,6 +811,53 @@ void check_large(bool gpu) {
     check("large temperature", std::fabs(got.temperature[0] - ram.temperature[0]),
           1e-3 * std::fabs(ram.temperature[0]) + 2e-6);
 }
+
+/** Units that are rows, every one of them, attracted to one other each, on the device. */
+struct device_batch {
+    std::uint32_t units;
+    device_array<std::uint32_t> counts, rows, groups, modalities, offsets, others;
+    device_array<std::uint8_t> sides, targets, classes, workspace;
+    device_array<float> weights, vectors, gradient, temperature, bias, scale, logs, forces, row_losses;
+    device_array<float> temperature_gradient, bias_gradient;
+    device_array<double> loss;
+    uform_pairs_t view{};
+
+    device_batch(std::uint32_t width, std::int32_t form, std::vector<float> const& source,
+                 std::vector<std::uint32_t> const& attracted, std::vector<std::uint32_t> const& sets, double tau,
+                 double beta)
+        : units(static_cast<std::uint32_t>(attracted.size())), counts(std::vector{units, units, units}),
+          rows(numbers(units)), groups(filled(units, 0u)), modalities(sets), offsets(numbers(units + 1)),
+          others(attracted), sides(filled(units, std::uint8_t(0))), targets(filled(units, std::uint8_t(1))),
+          classes(filled(units, std::uint8_t(uform_pair_class_attracted_k))),
+          workspace(vram::pairs_workspace_bytes(units, units, units, width, 1)), weights(filled(units, 1.f)),
+          vectors(source), gradient(source.size()), temperature(std::vector{static_cast<float>(std::log(tau))}),
+          bias(std::vector{static_cast<float>(beta)}), scale(std::vector{1.f / static_cast<float>(units)}), logs(units),
+          forces(units), row_losses(filled(units, 0.f)), temperature_gradient(std::vector{0.f}),
+          bias_gradient(std::vector{0.f}), loss(std::vector{0.}) {
+        view.width = width, view.groups = 1;
+        view.units_capacity = view.units_active = view.rows_capacity = view.rows_active = view.edges_capacity = units;
+        view.counts = counts.data(), view.vectors = vectors.data(), view.rows = rows.data();
+        view.row_groups = groups.data(), view.modalities = modalities.data(), view.sides = sides.data();
+        view.targets = targets.data(), view.edge_offsets = offsets.data(), view.edge_units = others.data();
+        view.edge_classes = classes.data(), view.edge_weights = weights.data();
+        view.form = form, view.negatives = uform_negatives_ambient_k, view.ambient_weight = 1;
+        view.log_inverse_temperature = temperature.data(), view.bias = bias.data(), view.scale = scale.data();
+        view.loss = loss.data(), view.row_losses = row_losses.data(), view.row_losses_scale = 1;
+        view.row_logs = logs.data(), view.row_forces = forces.data(), view.gradient = gradient.data();
+        view.log_inverse_temperature_gradient = temperature_gradient.data();
+        view.bias_gradient = bias_gradient.data();
+        view.workspace = workspace.data(), view.workspace_bytes = workspace.bytes();
+    }
+
+    bool guarded() const { return gradient.guarded() && row_losses.guarded() && workspace.guarded(); }
+
+private:
+    static std::vector<std::uint32_t> numbers(std::uint32_t count) {
+        std::vector<std::uint32_t> numbers(count);
+        std::iota(numbers.begin(), numbers.end(), 0u);
+        return numbers;
+    }
+};
 
 /**
  *  As many units as any batch has. Their vectors are those of a basis, again and again, so that all rows are alike and
@@ -727,35 +867,12 @@ void check_basis(std::uint32_t units, std::uint32_t width, double tau, std::int3
     std::string const name = "basis " + std::to_string(units) + "x" + std::to_string(width) + " " + forms[form];
     double const beta = -3, scale = 1. / units;
     std::vector<float> source(std::size_t(units) * width, 0.f);
-    std::vector<std::uint32_t> rows(units), offsets(units + 1, units), others(units);
-    for (std::uint32_t unit = 0; unit != units; ++unit) {
-        source[std::size_t(unit) * width + unit % width] = 1;
-        rows[unit] = offsets[unit] = unit, others[unit] = unit ^ 1;
-    }
-    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows),
-        groups(filled(units, 0u)), device_offsets(offsets), device_others(others);
-    device_array<std::uint8_t> const classes(filled(units, std::uint8_t(uform_pair_class_attracted_k)));
-    device_array<float> const weights(filled(units, 1.f)), vectors(source), gradient(source.size());
-    device_array<float> const temperature(std::vector{static_cast<float>(std::log(tau))}),
-        bias(std::vector{static_cast<float>(beta)}), device_scale(std::vector{static_cast<float>(scale)});
-    device_array<float> const logs(units), forces(units), row_losses(filled(units, 0.f));
-    device_array<double> const loss(std::vector{0.});
-    device_array<float> const temperature_gradient(std::vector{0.f}), bias_gradient(std::vector{0.f});
-    std::size_t const bytes = vram::pairs_workspace_bytes(units, units, units, width, 1);
-    device_array<std::uint8_t> const workspace(bytes);
-    uform_pairs_t to{};
-    to.width = width, to.units_capacity = to.units_active = units, to.rows_capacity = to.rows_active = units;
-    to.edges_capacity = units, to.groups = 1, to.counts = counts.data(), to.vectors = vectors.data();
-    to.rows = device_rows.data(), to.row_groups = groups.data(), to.edge_offsets = device_offsets.data();
-    to.edge_units = device_others.data(), to.edge_classes = classes.data(), to.edge_weights = weights.data();
-    to.form = form, to.negatives = uform_negatives_ambient_k, to.ambient_weight = 1;
-    to.log_inverse_temperature = temperature.data(), to.bias = bias.data(), to.scale = device_scale.data();
-    to.loss = loss.data(), to.row_losses = row_losses.data(), to.row_losses_scale = 1;
-    to.row_logs = logs.data(), to.row_forces = forces.data(), to.gradient = gradient.data();
-    to.log_inverse_temperature_gradient = temperature_gradient.data(), to.bias_gradient = bias_gradient.data();
-    to.workspace = workspace.data(), to.workspace_bytes = bytes;
-    run("pairs_forward", vram::pairs_forward, to);
-    run("pairs_backward", vram::pairs_backward, to);
+    std::vector<std::uint32_t> others(units);
+    for (std::uint32_t unit = 0; unit != units; ++unit)
+        source[std::size_t(unit) * width + unit % width] = 1, others[unit] = unit ^ 1;
+    device_batch const batch(width, form, source, others, filled(units, 1u), tau, beta);
+    run("pairs_forward", vram::pairs_forward, batch.view);
+    run("pairs_backward", vram::pairs_backward, batch.view);
 
     auto const softplus = [](double x) { return std::max(x, 0.) + std::log1p(std::exp(-std::fabs(x))); };
     auto const sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
@@ -771,13 +888,13 @@ void check_basis(std::uint32_t units, std::uint32_t width, double tau, std::int3
         of_alike = std::exp(tau) / sum, of_elsewhere = 1 / sum, of_positive = 1 / sum - 1;
     }
     double rows_error = 0;
-    for (float one : row_losses.download())
+    for (float one : batch.row_losses.download())
         rows_error = std::max(rows_error, std::fabs(one - expected) / expected);
     check(name + " row losses", rows_error, 1e-4);
-    check(name + " loss", std::fabs(loss.download()[0] / expected - 1), 1e-4);
+    check(name + " loss", std::fabs(batch.loss.download()[0] / expected - 1), 1e-4);
     double const factor = 2 * tau * scale, other = factor * (alike + 1) * of_elsewhere; // either way a pair pulls
     double const own = factor * alike * of_alike, positive = factor * (alike * of_elsewhere + of_positive);
-    std::vector<float> const slopes = gradient.download();
+    std::vector<float> const slopes = batch.gradient.download();
     double error = 0;
     for (std::uint32_t unit = 0; unit != units; ++unit)
         for (std::uint32_t i = 0; i != width; ++i) {
@@ -786,14 +903,14 @@ void check_basis(std::uint32_t units, std::uint32_t width, double tau, std::int3
         }
     // Of one rounding of coefficients to bfloat16, half of 2^-8, where all are alike.
     check(name + " gradient", error, 4e-3 * std::sqrt(own * own + positive * positive + (width - 2) * other * other));
-    check(name + " guarded", gradient.guarded() && row_losses.guarded() && workspace.guarded());
+    check(name + " guarded", batch.guarded());
 }
 
 /** What a sanitizer that looks at every access has time for: each of the kernels, tiles that end early among them. */
 void check_few(ram_device const& device) {
     for (std::int32_t form : {1, 3}) {
         for (std::int32_t scope : {0, 1}) {
-            setting mixed = make_setting(300, 130, 130, 1, 51);
+            setting mixed = make_setting(300, 131, 131, 1, 51);
             mixed.form = form, mixed.scope = scope;
             mixed.name = std::string("few ") + forms[form] + " " + scopes[scope];
             check_setting(mixed, device, true);
@@ -804,7 +921,8 @@ void check_few(ram_device const& device) {
     }
 }
 
-void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int32_t scope, bool alternating) {
+void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int32_t scope, bool alternating,
+           access by = access::gathered) {
     std::uint32_t const units = 2 * pairs;
     random_values random(3);
     std::vector<float> source(std::size_t(units) * width);
@@ -819,44 +937,24 @@ void bench(std::uint32_t pairs, std::uint32_t width, std::int32_t form, std::int
         for (std::uint32_t column = 0; column != width; ++column)
             vector[column] = static_cast<float>(vector[column] / std::sqrt(square));
     }
-    std::vector<std::uint32_t> rows(units), groups(units, 0), modalities(units), offsets(units + 1), others(units);
-    std::vector<std::uint8_t> sides(units), targets(units, 1), classes(units, uform_pair_class_attracted_k);
+    std::vector<std::uint32_t> modalities(units), others(units);
     for (std::uint32_t unit = 0; unit != units; ++unit) {
-        bool const second = alternating ? unit % 2 : unit >= pairs;
-        rows[unit] = offsets[unit] = unit;
-        modalities[unit] = second ? 2 : 1, sides[unit] = second ? 2 : 1;
+        modalities[unit] = (alternating ? unit % 2 : unit >= pairs) ? 2 : 1;
         others[unit] = alternating ? unit ^ 1 : (unit + pairs) % units;
     }
-    offsets[units] = units;
-    device_array<std::uint32_t> const counts(std::vector{units, units, units}), device_rows(rows),
-        device_groups(groups);
-    device_array<std::uint32_t> const device_modalities(modalities), device_offsets(offsets), device_others(others);
-    device_array<std::uint8_t> const device_sides(sides), device_targets(targets), device_classes(classes);
-    device_array<float> const weights(std::vector<float>(units, 1.f)), vectors(source), gradient(source.size());
-    device_array<float> const temperature(std::vector{std::log(20.f)}), bias(std::vector{-10.f});
-    device_array<float> const scale(std::vector{1.f / static_cast<float>(units)}), logs(units), forces(units);
-    device_array<double> const loss(std::vector{0.});
-    device_array<float> const temperature_gradient(std::vector{0.f}), bias_gradient(std::vector{0.f});
-    std::size_t const bytes = vram::pairs_workspace_bytes(units, units, units, width, 1);
-    device_array<std::uint8_t> const workspace(bytes);
-    uform_pairs_t to{};
-    to.width = width, to.units_capacity = to.units_active = units, to.rows_capacity = to.rows_active = units;
-    to.edges_capacity = units, to.groups = 1, to.counts = counts.data(), to.vectors = vectors.data();
-    to.rows = device_rows.data(), to.row_groups = device_groups.data(), to.modalities = device_modalities.data();
-    to.sides = device_sides.data(), to.targets = device_targets.data(), to.edge_offsets = device_offsets.data();
-    to.edge_units = device_others.data(), to.edge_classes = device_classes.data(), to.edge_weights = weights.data();
-    to.form = form, to.negatives = uform_negatives_ambient_k, to.scope = scope, to.ambient_weight = 1;
-    to.log_inverse_temperature = temperature.data(), to.bias = bias.data(), to.scale = scale.data();
-    to.loss = loss.data(), to.row_logs = logs.data(), to.row_forces = forces.data(), to.gradient = gradient.data();
-    to.log_inverse_temperature_gradient = temperature_gradient.data(), to.bias_gradient = bias_gradient.data();
-    to.workspace = workspace.data(), to.workspace_bytes = bytes;
+    device_batch batch(width, form, source, others, modalities, 20, -10);
+    uform_pairs_t& to = batch.view;
+    to.scope = scope, to.row_losses = nullptr;
+    if (by == access::in_place)
+        to.indices = batch.rows.data();
     std::string const name = std::string(forms[form]) + " " + scopes[scope] + " N=" + std::to_string(pairs) +
-                             " D=" + std::to_string(width) + (alternating ? " alternating" : "");
+                             " D=" + std::to_string(width) + (alternating ? " alternating" : "") +
+                             (by == access::in_place ? " in place" : "");
     stopwatch watch;
-    double const square = double(pairs) * pairs * width;
+    double const square = double(pairs) * pairs * width, bytes = double(to.workspace_bytes);
     double const share = scope == uform_ambient_scope_cross_modal_k ? 1 : 2;
     std::printf("bench pairs %s workspace %.3f GiB, with vectors and gradient %.3f GiB\n", name.c_str(),
-                double(bytes) / (1 << 30), (double(bytes) + 2. * double(vectors.bytes())) / (1 << 30));
+                bytes / (1 << 30), (bytes + 2. * double(batch.vectors.bytes())) / (1 << 30));
     auto const forward = [&] { require(vram::pairs_forward(stream(), &to), "pairs_forward"); };
     auto const backward = [&] { require(vram::pairs_backward(stream(), &to), "pairs_backward"); };
     watch.operations("pairs forward " + name, share * 2 * square, forward);
@@ -889,6 +987,7 @@ int main(int count, char** arguments) {
     }
     if (gpu && wants_bench(count, arguments)) {
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false);
+        bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, false, access::in_place);
         bench(65536, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, true);
         bench(16384, 512, uform_pair_loss_form_balanced_k, uform_ambient_scope_cross_modal_k, true);
         bench(16384, 512, uform_pair_loss_form_ranked_k, uform_ambient_scope_cross_modal_k, true);

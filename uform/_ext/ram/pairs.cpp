@@ -29,6 +29,8 @@ struct pairs_workspace {
     float* panel;        /* [panel rows, units] dot products, then coefficients */
     float* row_vectors;  /* [panel rows, width] */
     float* row_gradient; /* [panel rows, width] */
+    float* vectors;      /* [units, width] of units with indices */
+    float* gradient;     /* as `vectors` */
     named_pair* named;   /* [edges] */
     row_sums* rows;      /* [rows] */
     row_sums* groups;    /* [groups] */
@@ -38,6 +40,8 @@ struct pairs_workspace {
         panel = parts.take<float>(panel_rows_k * pairs.units_capacity);
         row_vectors = parts.take<float>(panel_rows_k * pairs.width);
         row_gradient = parts.take<float>(panel_rows_k * pairs.width);
+        vectors = parts.take<float>(std::size_t(pairs.units_capacity) * pairs.width);
+        gradient = parts.take<float>(std::size_t(pairs.units_capacity) * pairs.width);
         named = parts.take<named_pair>(pairs.edges_capacity);
         rows = parts.take<row_sums>(pairs.rows_capacity);
         groups = parts.take<row_sums>(pairs.groups);
@@ -88,6 +92,36 @@ pair_row<pair_scope> row_of(uform_pairs_t const& pairs, pairs_workspace const& w
                            pairs.vectors + std::size_t(unit) * pairs.width, pairs.width);
     });
     return made;
+}
+
+/** Calls `body(own, indexed)` with the offsets of each unit's values: in the workspace, and where its index says. */
+template <typename body_at> void each_indexed(stream const& stream, uform_pairs_t const& pairs, body_at&& body) {
+    stream.backend.parallel_chunks(pairs.counts[0], rows_per_task_k, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t unit = begin; unit < end; ++unit)
+            body(unit * pairs.width, std::size_t(pairs.indices[unit]) * pairs.width);
+    });
+}
+
+/** The same pairs without indices: products want the units' vectors, and gradients, end to end. */
+uform_pairs_t gather_units(stream const& stream, uform_pairs_t const& pairs, pairs_workspace const& workspace) {
+    uform_pairs_t gathered = pairs;
+    if (!pairs.indices)
+        return gathered;
+    each_indexed(stream, pairs, [&](std::size_t own, std::size_t indexed) {
+        std::copy_n(pairs.vectors + indexed, pairs.width, workspace.vectors + own);
+    });
+    gathered.indices = nullptr;
+    gathered.vectors = workspace.vectors;
+    gathered.gradient = workspace.gradient;
+    return gathered;
+}
+
+/** Adds the gathered gradients to those of the units' rows. */
+void scatter_gradients(stream const& stream, uform_pairs_t const& pairs, pairs_workspace const& workspace) {
+    each_indexed(stream, pairs, [&](std::size_t own, std::size_t indexed) {
+        for (std::size_t column = 0; column < pairs.width; ++column)
+            pairs.gradient[indexed + column] += workspace.gradient[own + column];
+    });
 }
 
 /** Dot products of rows [first, first + count) with every unit. */
@@ -193,11 +227,13 @@ void prefix_backward(stream const& stream, uform_prefix_t const& prefix) {
 std::size_t pairs_workspace_bytes(std::uint32_t units, std::uint32_t rows, std::uint32_t edges, std::uint32_t width,
                                   std::uint32_t groups) {
     return part_bytes<float>(panel_rows_k * units) + 2 * part_bytes<float>(panel_rows_k * width) +
-           part_bytes<named_pair>(edges) + part_bytes<row_sums>(rows) + part_bytes<row_sums>(groups);
+           2 * part_bytes<float>(std::size_t(units) * width) + part_bytes<named_pair>(edges) +
+           part_bytes<row_sums>(rows) + part_bytes<row_sums>(groups);
 }
 
-void pairs_forward(stream const& stream, uform_pairs_t const& pairs) {
-    pairs_workspace const workspace(pairs);
+void pairs_forward(stream const& stream, uform_pairs_t const& given) {
+    pairs_workspace const workspace(given);
+    uform_pairs_t const pairs = gather_units(stream, given, workspace);
     visit_rows(
         stream, pairs, workspace,
         [&](std::size_t row, float* dots) {
@@ -215,8 +251,9 @@ void pairs_forward(stream const& stream, uform_pairs_t const& pairs) {
     *pairs.loss += *pairs.scale * sum;
 }
 
-void pairs_backward(stream const& stream, uform_pairs_t const& pairs) {
-    pairs_workspace const workspace(pairs);
+void pairs_backward(stream const& stream, uform_pairs_t const& given) {
+    pairs_workspace const workspace(given);
+    uform_pairs_t const pairs = gather_units(stream, given, workspace);
     double const scale = *pairs.scale;
     std::fill_n(pairs.gradient, std::size_t(pairs.counts[0]) * pairs.width, 0.0f);
     visit_rows(
@@ -225,6 +262,8 @@ void pairs_backward(stream const& stream, uform_pairs_t const& pairs) {
             workspace.rows[row] = row_of(pairs, workspace, row, dots).backward(scale);
         },
         [&](std::size_t first, std::size_t count) { add_vector_gradients(stream, pairs, workspace, first, count); });
+    if (given.indices)
+        scatter_gradients(stream, given, workspace);
     add_group_gradients(pairs, workspace, scale);
 }
 

@@ -43,7 +43,7 @@ std::size_t lay_out(problem& to, capacities const& most, void* base) {
     to.unit_rows = parts.take<std::uint32_t>(most.units);
     to.keys = parts.take<std::uint8_t>(most.units);
     to.key_counts = parts.take<std::uint32_t>(std::size_t(keys_k) * ceil_divide(std::max(most.units, 1u), key_chunk_k));
-    to.unit_at = parts.take<std::uint32_t>(places);
+    to.vector_at = parts.take<std::uint32_t>(places);
     to.row_at = parts.take<std::uint32_t>(places);
     to.look = parts.take<std::uint32_t>(places);
     to.face = parts.take<std::uint32_t>(places);
@@ -83,7 +83,7 @@ problem describe(uform_pairs_t const& pairs) {
     to.counts = pairs.counts;
     to.width = pairs.width;
     to.groups = pairs.groups;
-    to.unit_vectors = pairs.vectors;
+    to.unit_vectors = pairs.vectors, to.indices = pairs.indices;
     to.rows = pairs.rows, to.row_groups = pairs.row_groups, to.modalities = pairs.modalities;
     to.edge_offsets = pairs.edge_offsets, to.edge_units = pairs.edge_units;
     to.sides = pairs.sides, to.targets = pairs.targets, to.edge_classes = pairs.edge_classes;

@@ -91,7 +91,8 @@ struct problem {
     std::uint32_t const* counts; // [3]: units, rows, edges
     std::uint32_t width;
     std::uint32_t groups;
-    float const* unit_vectors; // [units, width]
+    float const* unit_vectors;    // [units, width], or more rows
+    std::uint32_t const* indices; // of the units' rows there, or null
     std::uint32_t const *rows, *row_groups, *modalities, *edge_offsets, *edge_units;
     std::uint8_t const *sides, *targets, *edge_classes;
     float const *edge_weights, *log_inverse_temperature, *bias, *scale;
@@ -117,8 +118,8 @@ struct problem {
     std::uint8_t* keys;
     std::uint32_t* key_counts; // [keys, chunks]
     // by place
-    std::uint32_t* unit_at;
-    std::uint32_t* row_at; // or no_row_k
+    std::uint32_t* vector_at; // the row of its unit's vector, and of its gradient
+    std::uint32_t* row_at;    // or no_row_k
     std::uint32_t *look, *face;
     row_terms* terms;
     float* lengths;         // of `vectors`

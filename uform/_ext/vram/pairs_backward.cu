@@ -104,7 +104,7 @@ __device__ __forceinline__ void add_gradient(problem const& p, std::uint32_t own
             std::uint32_t const place = own * tile_k + score_tile::row_of(down, half);
             if (place >= p.counts[0])
                 continue;
-            float* const to = p.gradient + std::size_t(p.unit_at[place]) * p.width;
+            float* const to = p.gradient + std::size_t(p.vector_at[place]) * p.width;
 #pragma unroll
             for (unsigned across = 0; across != score_tile::acrosses_k; ++across) {
                 unsigned const column = first_column + score_tile::column_of(across);
@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(zero_threads_k) zero_gradient(problem p) {
 
 void pull(stream const& stream, problem const& p, extents const&) {
     unsigned const most = static_cast<unsigned>(stream.multiprocessors);
-    launch(stream, zero_gradient, most * 8, zero_threads_k, 0, p);
+    if (!p.indices) // else what is there already is added to
+        launch(stream, zero_gradient, most * 8, zero_threads_k, 0, p);
     std::uint32_t const side = p.panel_side;
     for (std::uint32_t i = 0; i < p.tiles; i += side) {
         for (std::uint32_t j = i; j < p.tiles; j += side) {

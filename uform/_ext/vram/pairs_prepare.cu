@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(threads_k) place_units(problem p) {
         rank += warp_counts[i][key];
     std::uint32_t const place = p.key_counts[key * p.key_chunks + blockIdx.x] + rank, row = p.unit_rows[unit];
     p.place_of[unit] = place;
-    p.unit_at[place] = unit;
+    p.vector_at[place] = p.indices ? p.indices[unit] : unit;
     p.row_at[place] = row;
     p.look[place] = look_of(p, unit, row != no_row_k);
     p.face[place] = face_of(p, unit);
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(threads_k) fill_places(problem p, partial_sum 
             p.look[place] = p.face[place] = everyone_k | absent_k;
         }
     }
-    float const* const from = p.unit_vectors + (present ? std::size_t(p.unit_at[place]) * p.width : 0);
+    float const* const from = p.unit_vectors + (present ? std::size_t(p.vector_at[place]) * p.width : 0);
     auto* const to = reinterpret_cast<__nv_bfloat162*>(p.vectors + std::size_t(place) * p.padded_width);
     float square = 0;
     for (std::uint32_t pair = lane; pair < p.padded_width / 2; pair += warp_k) {
@@ -283,8 +283,9 @@ __global__ void __launch_bounds__(threads_k) measure_edges(problem p) {
     std::uint32_t const edges = p.counts[2], lane = threadIdx.x % warp_k;
     bool const whole = p.width % 4 == 0 && reinterpret_cast<std::uintptr_t>(p.unit_vectors) % 16 == 0;
     for (std::uint32_t i = blockIdx.x * warps_k + threadIdx.x / warp_k; i < edges; i += gridDim.x * warps_k) {
-        float const* const left = p.unit_vectors + std::size_t(p.rows[p.named_rows[i]]) * p.width;
-        float const* const right = p.unit_vectors + std::size_t(p.edge_units[p.named_edges[i]]) * p.width;
+        std::uint32_t const row_place = p.row_places[p.named_rows[i]];
+        float const* const left = p.unit_vectors + std::size_t(p.vector_at[row_place]) * p.width;
+        float const* const right = p.unit_vectors + std::size_t(p.vector_at[p.named_places[i]]) * p.width;
         double sum = 0;
         if (whole) {
             for (std::uint32_t column = lane * 4; column < p.width; column += warp_k * 4) {

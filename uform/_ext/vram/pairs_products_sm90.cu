@@ -81,13 +81,13 @@ __device__ __forceinline__ void add_gradient(problem const& p, std::uint32_t fir
     unsigned const lane = threadIdx.x % warp_k, warp = threadIdx.x % hopper::group_k / warp_k;
     std::uint32_t const upper = first_place + warp * 16 + lane / 4, places = p.counts[0];
     // Before anything is added, behind which reads would wait.
-    std::uint32_t const units[] = {p.unit_at[min(upper, places - 1)], p.unit_at[min(upper + 8, places - 1)]};
+    std::uint32_t const rows[] = {p.vector_at[min(upper, places - 1)], p.vector_at[min(upper + 8, places - 1)]};
 #pragma unroll
     for (unsigned half = 0; half != 2; ++half) {
         if (upper + half * 8 >= places)
             continue;
         unsigned const column = first_column + lane % 4 * 2;
-        float* const to = p.gradient + std::size_t(units[half]) * p.width + column;
+        float* const to = p.gradient + std::size_t(rows[half]) * p.width + column;
         if (inside) { // a straight line of instructions, each run but once: they must be fetched, too
 #pragma unroll
             for (unsigned across = 0; across != columns_ak / 8; ++across)

@@ -350,8 +350,9 @@ typedef struct uform_pairs_t {
     uint32_t rows_active;
     uint32_t groups;
     uint32_t const* counts;       /* device-side [3]: units, rows, edges */
-    float const* vectors;         /* [units, width] */
-    uint32_t const* rows;         /* [rows] ascending */
+    uint32_t const* indices;      /* [units] distinct rows of `vectors` and `gradient`; null: unit u is row u */
+    float const* vectors;         /* [units, width]; with indices [*, width] */
+    uint32_t const* rows;         /* [rows] units, ascending */
     uint32_t const* row_groups;   /* [rows] temperature group */
     uint32_t const* modalities;   /* [units] set of modalities, a bit each */
     uint8_t const* sides;         /* [units] */
@@ -370,9 +371,9 @@ typedef struct uform_pairs_t {
     double* loss;                        /* += scale * sum of row losses */
     float* row_losses;                   /* [rows_capacity] += row_losses_scale * row loss, or null */
     float row_losses_scale;
-    float* row_logs;                         /* [rows_capacity] L_i or n_i, forward writes, backward reads */
-    float* row_forces;                       /* [rows_capacity] RANKED's A_i */
-    float* gradient;                         /* [units, width], overwritten by backward */
+    float* row_logs;   /* [rows_capacity] L_i or n_i, forward writes, backward reads */
+    float* row_forces; /* [rows_capacity] RANKED's A_i */
+    float* gradient;   /* as `vectors`, by backward: overwritten; with indices the rows there are added to */
     float* log_inverse_temperature_gradient; /* [groups], added to */
     float* bias_gradient;                    /* [groups], added to */
     void* workspace;
