@@ -42,6 +42,7 @@ def test_small_steps(tool: str, gpu_class: str, gpu: uform.Executor) -> None:
         ("test_vram_choices", "--small"),
         ("test_vram_embedding", "--small"),
         ("test_vram_heads", "--small"),
+        ("test_vram_pairs", "--few"),
     ],
 )
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
