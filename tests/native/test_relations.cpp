@@ -165,13 +165,15 @@ pair_map pairs_of(uform_pair_rows_t const& rows) {
     return pairs;
 }
 
+uform::thread_pool pool(3);
+
 void test_no_relations() {
     relation_planner planner;
     std::vector<std::uint32_t> const unit_of = {0, 1};
-    uform_pair_rows_t const rows = planner.plan({}, unit_of, 2);
+    uform_pair_rows_t const rows = planner.plan({}, unit_of, 2, pool);
     CHECK(rows.units == 2 && rows.offsets[0] == 0 && rows.offsets[1] == 0 && rows.offsets[2] == 0);
     CHECK(rows.candidates && rows.classes && rows.weights);
-    CHECK(planner.plan({}, {}, 0).offsets[0] == 0);
+    CHECK(planner.plan({}, {}, 0, pool).offsets[0] == 0);
 }
 
 void test_merging_and_precedence() {
@@ -183,11 +185,12 @@ void test_merging_and_precedence() {
     relation_planner planner;
     uform_relations_t const relations = {attract.view(), repel.view(), ignore.view()};
     CHECK(refusal(relations, 5) == "");
-    CHECK(pairs_of(planner.plan(relations, unit_of, 3)) == pair_map{{{0, 1}, {uform_pair_class_attracted_k, .75f}},
-                                                                    {{0, 2}, {uform_pair_class_ignored_k, 1.f}},
-                                                                    {{1, 0}, {uform_pair_class_attracted_k, 4.f}},
-                                                                    {{1, 2}, {uform_pair_class_repelled_k, .25f}},
-                                                                    {{2, 1}, {uform_pair_class_repelled_k, 5.f}}});
+    CHECK(pairs_of(planner.plan(relations, unit_of, 3, pool)) ==
+          pair_map{{{0, 1}, {uform_pair_class_attracted_k, .75f}},
+                   {{0, 2}, {uform_pair_class_ignored_k, 1.f}},
+                   {{1, 0}, {uform_pair_class_attracted_k, 4.f}},
+                   {{1, 2}, {uform_pair_class_repelled_k, .25f}},
+                   {{2, 1}, {uform_pair_class_repelled_k, 5.f}}});
 }
 
 edge_set random_edges(std::mt19937& random, std::uint32_t items, bool weighted) {
@@ -207,8 +210,10 @@ edge_set random_edges(std::mt19937& random, std::uint32_t items, bool weighted) 
 void test_against_maps() {
     std::mt19937 random(4);
     relation_planner planner;
-    for (int round = 0; round != 1000; ++round) {
-        std::uint32_t const items = random() % 30, units = 1 + random() % 20;
+    for (int round = 0; round != 1002; ++round) {
+        // The last ones are merged in chunks, of which those after the first are moved.
+        bool const large = round >= 1000;
+        std::uint32_t const items = large ? 30'000 : random() % 30, units = large ? 20'000 : 1 + random() % 20;
         edge_set const attract = random_edges(random, items, random() % 2), repel = random_edges(random, items, true);
         edge_set const ignore = random_edges(random, items, false);
         uform_relations_t const relations = {random() % 8 ? attract.view() : uform_edges_t{}, repel.view(),
@@ -217,7 +222,7 @@ void test_against_maps() {
         for (std::uint32_t& unit : unit_of)
             unit = random() % 7 ? static_cast<std::uint32_t>(random() % units) : no_unit_k;
         CHECK(refusal(relations, items) == "");
-        CHECK(pairs_of(planner.plan(relations, unit_of, units)) == plain_pairs(relations, unit_of));
+        CHECK(pairs_of(planner.plan(relations, unit_of, units, pool)) == plain_pairs(relations, unit_of));
     }
 }
 
@@ -231,7 +236,7 @@ void test_no_allocation_after_the_first() {
     checked_relations taken;
     auto const plan = [&](uform_relations_t const& given) {
         taken.take(given, 50, 0, 1);
-        planner.plan(taken.sets(), unit_of, 50);
+        planner.plan(taken.sets(), unit_of, 50, pool);
     };
     plan({set.view(), set.view(), {}});
     std::size_t const before = native_test::allocations();

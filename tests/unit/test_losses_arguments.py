@@ -94,6 +94,30 @@ def test_nothing_of_one_call_reaches_the_next(executor: uform.Executor) -> None:
             assert np.array_equal(part, other)
 
 
+def test_many_items_are_planned_by_any_number_of_threads_alike() -> None:
+    """More than one thread's share of items, bags and rows of pairs; few of them have pairs."""
+    generator, items = np.random.default_rng(5), 20_000
+    counts = np.zeros(items, np.uint64)
+    counts[generator.integers(0, items, 50)] = 3
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+
+    def edges_of_some() -> tuple[Any, Any]:
+        return offsets, np.repeat(generator.integers(0, items, int(offsets[-1]) // 3), 3).astype(np.uint32)
+
+    given: dict[str, Any] = {
+        "relations": uform.Relations(attract=edges_of_some(), repel=edges_of_some(), ignore=edges_of_some()),
+        "modalities": generator.integers(0, 2, items).astype(np.uint8),
+        "contrastive": uform.Contrastive(ambient_scope=uform.AmbientScope.CROSS_MODAL),
+    }
+    one, three = (
+        contrastive(uform.Executor.for_ram(threads=threads), vectors(items, 2), **given) for threads in (1, 3)
+    )
+    assert one.rows.size > 40
+    assert one.loss == three.loss
+    for part, other in zip(one[1:], three[1:], strict=True):
+        assert np.array_equal(part, other)
+
+
 def test_what_makes_an_array_may_use_the_executor(executor: uform.Executor) -> None:
     """So may a signal's handler that comes meanwhile: a loss has the executor while it computes, not before."""
 

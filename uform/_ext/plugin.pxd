@@ -769,6 +769,7 @@ cdef extern from "uform/plugin.h" nogil:
         const uint8_t* sides
         void* (*notice_of)(uform_host_t* host, uint32_t device) noexcept nogil
         const void* (*notice_from)(uform_host_t* host, uint32_t rank) noexcept nogil
+        uform_parallel_t parallel
 
     ctypedef struct uform_pass_t:
         uform_host_t* host

@@ -110,6 +110,7 @@ uform_status_t declare_all(state& self, uform_run_t const& run, uform_declare_t 
 
 /** So that planning a step allocates nothing. */
 void reserve(plan_scratch& scratch, capacities const& most, uint32_t devices) {
+    scratch.counts.resize(most.units);
     scratch.visible.resize(most.units);
     scratch.unit_of.resize(most.units);
     scratch.bag_at.resize(most.rows);

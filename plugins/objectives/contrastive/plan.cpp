@@ -1,5 +1,6 @@
 /** Which bags are compared on which device, decided on the host before the upload. */
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 
 #include "state.h"
@@ -9,6 +10,21 @@ namespace {
 
 constexpr uint32_t no_bag_k = UINT32_MAX;
 constexpr uint32_t dropped_k = UINT32_MAX;
+constexpr uint32_t chunk_k = 8192;
+
+/** Calls `body(begin, end)` for `count` elements, many at a time on the host's threads. */
+template <typename body_at> void each_chunk(uform_parallel_t const& parallel, uint32_t count, body_at const& body) {
+    struct chunks {
+        uint32_t count;
+        body_at const& body;
+    } all{count, body};
+    auto const task = [](void* state, size_t index) {
+        chunks const& of = *static_cast<chunks*>(state);
+        uint32_t const begin = static_cast<uint32_t>(index) * chunk_k;
+        of.body(begin, std::min(of.count - begin, chunk_k) + begin);
+    };
+    parallel.run(parallel.pool, (size_t(count) + chunk_k - 1) / chunk_k, task, &all);
+}
 
 /** Whether a row counts: by what attracts it, for the sigmoid form also by what repels it. */
 bool counts_as_row(state const& self, uform_pair_rows_t const& pairs, uform_bag_t const* bags, uint32_t bag) {
@@ -41,22 +57,35 @@ uform_status_t check_groups(state const& self, uform_plan_t const& plan) {
     return uform_status_success_k;
 }
 
-/** Stage 0: which bags some pair points at, and how many rows count here. */
-uform_status_t agree(state const& self, uform_plan_t const& plan) {
+/** Flags what bags [begin, end) point at, notes which of them count as rows, and answers how many. */
+uint32_t agree_on_bags(state& self, uform_plan_t const& plan, uform_pair_rows_t const& pairs, uint32_t begin,
+                       uint32_t end) {
+    uint32_t rows = 0;
+    for (uint32_t bag = begin; bag != end; ++bag) {
+        if (plan.bags[bag].device == dropped_k)
+            continue;
+        bool const counts = counts_as_row(self, pairs, plan.bags, bag);
+        self.scratch.counts[plan.bags[bag].slot] = counts;
+        rows += counts;
+        for (uint32_t place = pairs.offsets[bag]; place < pairs.offsets[bag + 1]; ++place)
+            if (pairs.classes[place] != uform_pair_class_ignored_k)
+                plan.flag(plan.host, pairs.candidates[place], 1); // a bag of this call: it can not fail
+    }
+    return rows;
+}
+
+/** Stage 0: which bags some pair points at, and which rows count here. */
+uform_status_t agree(state& self, uform_plan_t const& plan) {
     uform_status_t status = check_groups(self, plan);
     uform_pair_rows_t pairs{};
     if (status == uform_status_success_k)
         status = plan.pairs(plan.host, 1, &pairs);
-    double rows = 0;
-    for (uint32_t bag = 0; status == uform_status_success_k && bag < pairs.units; ++bag) {
-        if (plan.bags[bag].device == dropped_k)
-            continue;
-        rows += counts_as_row(self, pairs, plan.bags, bag);
-        for (uint32_t place = pairs.offsets[bag]; place < pairs.offsets[bag + 1]; ++place)
-            if (status == uform_status_success_k && pairs.classes[place] != uform_pair_class_ignored_k)
-                status = plan.flag(plan.host, pairs.candidates[place], 1);
-    }
-    return status == uform_status_success_k ? plan.count(plan.host, rows_counter_k, rows) : status;
+    if (status != uform_status_success_k)
+        return status;
+    std::atomic<uint32_t> rows = 0;
+    each_chunk(plan.parallel, pairs.units,
+               [&](uint32_t begin, uint32_t end) { rows += agree_on_bags(self, plan, pairs, begin, end); });
+    return plan.count(plan.host, rows_counter_k, rows);
 }
 
 /** Stage 1 for one device. */
@@ -90,7 +119,7 @@ private:
                 scratch_.bag_at[plan_.bags[bag].place] = bag;
         scratch_.row_bags.clear();
         for (uint32_t bag : scratch_.bag_at)
-            if (bag != no_bag_k && counts_as_row(self_, pairs_, plan_.bags, bag))
+            if (bag != no_bag_k && scratch_.counts[plan_.bags[bag].slot])
                 scratch_.row_bags.push_back(bag);
     }
 
@@ -101,13 +130,22 @@ private:
             return;
         if (ambient())
             mark_ambient();
-        for (uint32_t bag : scratch_.row_bags) {
-            scratch_.visible[plan_.bags[bag].slot] = 1;
-            for (uint32_t place = pairs_.offsets[bag]; place < pairs_.offsets[bag + 1]; ++place) {
-                uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
-                if (candidate.device != dropped_k && pairs_.classes[place] != uform_pair_class_ignored_k)
-                    scratch_.visible[candidate.slot] = 1;
-            }
+        each_chunk(plan_.parallel, static_cast<uint32_t>(scratch_.row_bags.size()), [&](uint32_t begin, uint32_t end) {
+            for (uint32_t row = begin; row != end; ++row)
+                mark_named(scratch_.row_bags[row]);
+        });
+    }
+
+    /** A row itself and what its pairs name. Threads may mark the same. */
+    void mark_named(uint32_t bag) const {
+        auto const mark = [this](uint32_t slot) {
+            std::atomic_ref(scratch_.visible[slot]).store(1, std::memory_order_relaxed);
+        };
+        mark(plan_.bags[bag].slot);
+        for (uint32_t place = pairs_.offsets[bag]; place < pairs_.offsets[bag + 1]; ++place) {
+            uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
+            if (candidate.device != dropped_k && pairs_.classes[place] != uform_pair_class_ignored_k)
+                mark(candidate.slot);
         }
     }
 
@@ -117,12 +155,17 @@ private:
         for (uint32_t bag : scratch_.row_bags) {
             uform_world_bag_t const& row = world_[plan_.bags[bag].slot];
             sides |= row.sides;
+            // Most rows are like the one before.
+            if (!scratch_.row_sets.empty() && scratch_.row_sets.back() == row.modalities)
+                continue;
             if (std::find(scratch_.row_sets.begin(), scratch_.row_sets.end(), row.modalities) ==
                 scratch_.row_sets.end())
                 scratch_.row_sets.push_back(row.modalities);
         }
-        for (uint32_t slot = 0; slot < self_.most.units; ++slot)
-            scratch_.visible[slot] = world_[slot].present && in_scope(world_[slot], sides);
+        each_chunk(plan_.parallel, self_.most.units, [&](uint32_t begin, uint32_t end) {
+            for (uint32_t slot = begin; slot != end; ++slot)
+                scratch_.visible[slot] = world_[slot].present && in_scope(world_[slot], sides);
+        });
     }
 
     bool in_scope(uform_world_bag_t const& candidate, uint8_t row_sides) const {
@@ -144,23 +187,35 @@ private:
 
     /** Numbers the visible bags by slot. */
     void fill_units() {
+        // Held here, for whatever is written as bytes could be a member, which would be read anew each time.
+        uint32_t* const slots = staged<uint32_t>(self_.staging.slots);
+        uint32_t* const modalities = staged<uint32_t>(self_.staging.modalities);
+        uint8_t* const sides = staged<uint8_t>(self_.staging.sides);
+        uint8_t* const targets = staged<uint8_t>(self_.staging.targets);
+        uint8_t const* const visible = scratch_.visible.data();
+        uint32_t* const unit_of = scratch_.unit_of.data();
+        uint32_t const most = self_.most.units;
+        uform_world_bag_t const* const world = world_;
         uint32_t units = 0;
-        for (uint32_t slot = 0; slot < self_.most.units; ++slot) {
-            if (!scratch_.visible[slot])
+        for (uint32_t slot = 0; slot < most; ++slot) {
+            if (!visible[slot])
                 continue;
-            scratch_.unit_of[slot] = units;
-            staged<uint32_t>(self_.staging.slots)[units] = slot;
-            staged<uint32_t>(self_.staging.modalities)[units] = world_[slot].modalities;
-            staged<uint8_t>(self_.staging.sides)[units] = world_[slot].sides;
-            staged<uint8_t>(self_.staging.targets)[units] = world_[slot].flags & 1;
-            ++units;
+            unit_of[slot] = units;
+            slots[units] = slot;
+            modalities[units] = world[slot].modalities;
+            sides[units] = world[slot].sides;
+            targets[units++] = world[slot].flags & 1;
         }
         staged<uint32_t>(self_.staging.counts)[0] = units;
     }
 
     uform_status_t fill_rows() {
+        uint32_t* const staged_rows = staged<uint32_t>(self_.staging.rows);
+        uint32_t* const row_groups = staged<uint32_t>(self_.staging.row_groups);
         uint32_t* const edge_offsets = staged<uint32_t>(self_.staging.edge_offsets);
         uint32_t* const slots = scratch_.row_slots.data() + size_t(device_) * self_.most.rows;
+        uint32_t const* const unit_of = scratch_.unit_of.data();
+        uform_bag_t const* const bags = plan_.bags;
         uint32_t edges = 0;
         uint32_t rows = 0;
         for (uint32_t bag : scratch_.row_bags) {
@@ -168,16 +223,11 @@ private:
             if (scratch_.row_edges.size() > self_.most.edges - edges)
                 return plan_.fail(plan_.host, uform_status_invalid_argument_k,
                                   "relations: more pairs than Contrastive.max_edges_per_device times the devices");
-            slots[rows] = plan_.bags[bag].slot;
-            staged<uint32_t>(self_.staging.rows)[rows] = scratch_.unit_of[slots[rows]];
-            staged<uint32_t>(self_.staging.row_groups)[rows] = plan_.bags[bag].group;
+            slots[rows] = bags[bag].slot;
+            staged_rows[rows] = unit_of[bags[bag].slot];
+            row_groups[rows] = bags[bag].group;
             edge_offsets[rows++] = edges;
-            for (edge const& named : scratch_.row_edges) {
-                staged<uint32_t>(self_.staging.edge_units)[edges] = named.unit;
-                staged<uint8_t>(self_.staging.edge_classes)[edges] = named.kind;
-                staged<float>(self_.staging.edge_weights)[edges] = named.weight;
-                ++edges;
-            }
+            edges = fill_edges(edges);
         }
         edge_offsets[rows] = edges;
         staged<uint32_t>(self_.staging.counts)[1] = rows;
@@ -186,6 +236,19 @@ private:
         *staged<float>(self_.staging.scale) =
             counted > 0 ? static_cast<float>(1 / (counted * self_.config.matryoshka_count)) : 0.0f;
         return plan_.rows(plan_.host, device_, slots, rows);
+    }
+
+    /** Stages one row's, and answers where the next one's begin. */
+    uint32_t fill_edges(uint32_t first) {
+        uint32_t* const units = staged<uint32_t>(self_.staging.edge_units);
+        uint8_t* const classes = staged<uint8_t>(self_.staging.edge_classes);
+        float* const weights = staged<float>(self_.staging.edge_weights);
+        for (edge const& named : scratch_.row_edges) {
+            units[first] = named.unit;
+            classes[first] = named.kind;
+            weights[first++] = named.weight;
+        }
+        return first;
     }
 
     /** The named pairs of a row, ascending by unit. An ignored pair matters only where it would be ambient. */

@@ -55,6 +55,7 @@ struct edge {
 
 /** Host memory of `plan`, taken once. */
 struct plan_scratch {
+    std::vector<uint8_t> counts;     /* by slot: whether it counts as a row */
     std::vector<uint8_t> visible;    /* by slot */
     std::vector<uint32_t> unit_of;   /* by slot, where visible */
     std::vector<uint32_t> bag_at;    /* by place on a device: this call's bag */

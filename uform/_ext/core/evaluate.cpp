@@ -70,7 +70,7 @@ public:
         start_objective(objectives_[0], objective, {}, run_, operations_, declared_);
         lay_out();
         block_ = std::make_unique<device_block>(operations_, stream_, plan_.bytes());
-        lists_.staging.assign(objectives_[0].staging_bytes, 0);
+        lists_.staging.resize(objectives_[0].staging_bytes);
     }
 
     void run() {
@@ -127,7 +127,7 @@ private:
         uform_device_view_t const view{nullptr, static_cast<uint32_t>(problem_.rows), items, items,
                                        lists_.segments.data()};
         uint8_t* const staging = lists_.staging.data();
-        planning_.emplace(run_, objectives_, nullptr, lists_.planning);
+        planning_.emplace(run_, objectives_, nullptr, pool_, lists_.planning);
         planning_->run({0,
                         {lists_.items.data(), items},
                         {lists_.bags.data(), items},
@@ -138,7 +138,7 @@ private:
     }
 
     void list() {
-        constexpr size_t chunk_k = 4096;
+        constexpr size_t chunk_k = 8192;
         lists_.segments.resize(problem_.items), lists_.items.resize(problem_.items), lists_.bags.resize(problem_.items);
         pool_.parallel_chunks(problem_.items, chunk_k, [this](size_t begin, size_t end) {
             for (size_t item = begin; item != end; ++item)

@@ -112,7 +112,8 @@ void model::build(uint32_t rows) {
     uform_run_t const& run = made->whole->run;
     pack_capacities_t const capacities{run.devices, 1, run.columns_capacity, run.segments_capacity, run.bags_capacity};
     made->planner = std::make_unique<batch>(*made->whole, executor_->pool(), capacities);
-    made->plans = std::make_unique<planning>(run, made->whole->objectives, nullptr, made->plan_lists);
+    made->plans =
+        std::make_unique<planning>(run, made->whole->objectives, nullptr, executor_->pool(), made->plan_lists);
     load(*made);
     made->answers = std::make_unique<answer>(*executor_, run.hidden, run.bags_capacity);
     engine_ = std::move(made);

@@ -1,10 +1,17 @@
 #include "core/planning.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/random.h"
 
 namespace uform {
+
+namespace {
+
+constexpr size_t items_chunk_k = 8192;
+
+} // namespace
 
 /** The functions that an objective's plan may call. */
 struct planning_callbacks {
@@ -16,16 +23,16 @@ struct planning_callbacks {
             if (by_bag) {
                 if (!self.has_bag_rows_) {
                     auto const units = collect_units(self, [](uform_item_t const& item) { return item.bag; });
-                    self.bag_rows_ = self.lists_.bag_pairs.plan(*self.step_.relations, units,
-                                                                static_cast<uint32_t>(self.step_.bags.size()));
+                    self.bag_rows_ = self.lists_.bag_pairs.plan(
+                        *self.step_.relations, units, static_cast<uint32_t>(self.step_.bags.size()), self.pool_);
                     self.has_bag_rows_ = true;
                 }
                 *pairs = self.bag_rows_;
             } else {
                 if (!self.has_item_rows_) {
                     auto const units = collect_units(self, [](uform_item_t const& item) { return item.content; });
-                    self.item_rows_ = self.lists_.item_pairs.plan(*self.step_.relations, units,
-                                                                  static_cast<uint32_t>(self.step_.items.size()));
+                    self.item_rows_ = self.lists_.item_pairs.plan(
+                        *self.step_.relations, units, static_cast<uint32_t>(self.step_.items.size()), self.pool_);
                     self.has_item_rows_ = true;
                 }
                 *pairs = self.item_rows_;
@@ -37,10 +44,12 @@ struct planning_callbacks {
         size_t const count = self.step_.items.size();
         if (self.lists_.units.size() < count)
             self.lists_.units.resize(count);
-        for (size_t index = 0; index != count; ++index) {
-            uform_item_t const& item = self.step_.items[index];
-            self.lists_.units[index] = item.device == dropped_k ? no_unit_k : unit(item);
-        }
+        self.pool_.parallel_chunks(count, items_chunk_k, [&](size_t begin, size_t end) {
+            for (size_t index = begin; index != end; ++index) {
+                uform_item_t const& item = self.step_.items[index];
+                self.lists_.units[index] = item.device == dropped_k ? no_unit_k : unit(item);
+            }
+        });
         return {self.lists_.units.data(), count};
     }
 
@@ -51,7 +60,7 @@ struct planning_callbacks {
                 fail(uform_status_internal_k, "flag: the call has no bag ", bag);
             uint32_t const slot = self.step_.bags[bag].slot;
             if (slot != UINT32_MAX)
-                self.lists_.world[slot].flags |= flags;
+                std::atomic_ref(self.lists_.world[slot].flags).fetch_or(flags, std::memory_order_relaxed);
         });
     }
 
@@ -143,9 +152,9 @@ void check_sides(uint8_t const* sides, size_t items) {
             fail(uform_status_invalid_argument_k, "sides[", item, "]: between 0 and 3, not ", int(sides[item]));
 }
 
-planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering,
+planning::planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering, thread_pool& pool,
                    planning_lists& lists)
-    : run_(run), objectives_(objectives), covering_(covering), lists_(lists), counts_(objectives.size()),
+    : run_(run), objectives_(objectives), covering_(covering), pool_(pool), lists_(lists), counts_(objectives.size()),
       views_(run.devices), rows_(run.devices) {
     lists_.world.resize(size_t(run.world_devices) * run.bags_capacity);
     for (objective_instance const& one : objectives)
@@ -168,14 +177,21 @@ void planning::run(step const& step) {
 
 void planning::gather_world() {
     std::fill(lists_.world.begin(), lists_.world.end(), uform_world_bag_t{});
-    for (uform_item_t const& item : step_.items) {
-        if (item.device == dropped_k)
-            continue;
-        uform_world_bag_t& bag = lists_.world[step_.bags[item.bag].slot];
-        bag.modalities |= uint32_t(1) << (item.modality & 31);
-        bag.sides |= step_.sides ? step_.sides[item.content] : uint8_t(0);
-        bag.present = 1;
-    }
+    auto const gather = [this](size_t begin, size_t end) {
+        for (uform_item_t const& item : step_.items.subspan(begin, end - begin)) {
+            if (item.device == dropped_k)
+                continue;
+            uform_world_bag_t& bag = lists_.world[step_.bags[item.bag].slot];
+            bag.modalities |= uint32_t(1) << (item.modality & 31);
+            bag.sides |= step_.sides ? step_.sides[item.content] : uint8_t(0);
+            bag.present = 1;
+        }
+    };
+    // As many bags as items: no two items write the same.
+    if (step_.items.size() == step_.bags.size())
+        pool_.parallel_chunks(step_.items.size(), items_chunk_k, gather);
+    else
+        gather(0, step_.items.size());
 }
 
 void planning::run_stage(uint32_t stage) {
@@ -209,6 +225,7 @@ void planning::run_stage(uint32_t stage) {
         plan.sides = step_.sides;
         plan.notice_of = planning_callbacks::notice_of;
         plan.notice_from = planning_callbacks::notice_from;
+        plan.parallel = pool_.parallel();
         call_plugin(objective, "plan", [&] { return objective.plugin->plan(objective.self, &plan, stage); });
         check_misuse(objective, host);
     }

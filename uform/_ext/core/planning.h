@@ -10,6 +10,7 @@
 #include "core/host.h"
 #include "core/plugins.h"
 #include "core/relations.h"
+#include "core/threads.h"
 
 namespace uform {
 
@@ -29,7 +30,8 @@ public:
     static constexpr uint32_t counts_capacity_k = 16;
 
     /** @param covering Where covers go; null where nothing can be covered. */
-    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering, planning_lists& lists);
+    planning(uform_run_t const& run, std::span<objective_instance> objectives, batch* covering, thread_pool& pool,
+             planning_lists& lists);
 
     /** One step's view; everything is borrowed until the next. `sides` is one a content of the call, or null. */
     struct step {
@@ -58,6 +60,7 @@ private:
     std::span<objective_instance> objectives_;
     batch* covering_;
     step step_{};
+    thread_pool& pool_;
     planning_lists& lists_;
     uform_pair_rows_t bag_rows_{}, item_rows_{};
     bool has_bag_rows_ = false, has_item_rows_ = false;

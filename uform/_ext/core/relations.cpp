@@ -10,6 +10,7 @@ namespace uform {
 namespace {
 
 constexpr unsigned class_bits_k = 2;
+constexpr std::uint32_t rows_chunk_k = 8192;
 
 /** Calls `body(row, candidate, weight)` for every edge between two different units whose weight is not 0. */
 template <typename body_at>
@@ -127,7 +128,7 @@ void checked_relations::take(uform_relations_t const& given, std::size_t items, 
 }
 
 uform_pair_rows_t relation_planner::plan(uform_relations_t const& relations, std::span<std::uint32_t const> unit_of,
-                                         std::uint32_t units) {
+                                         std::uint32_t units, thread_pool& pool) {
     reserve_elements(offsets_, std::size_t(units) + 1);
     std::fill_n(offsets_.begin(), std::size_t(units) + 1, 0);
     count_rows(relations.ignore, unit_of);
@@ -147,13 +148,10 @@ uform_pair_rows_t relation_planner::plan(uform_relations_t const& relations, std
     reserve_elements(candidates_, edges);
     reserve_elements(classes_, edges);
     reserve_elements(weights_, edges);
-    std::uint32_t begin = 0, merged = 0;
-    for (std::size_t unit = 0; unit != units; ++unit) {
-        std::uint32_t const end = offsets_[unit + 1];
-        merged = merge_row(begin, end, merged);
-        offsets_[unit + 1] = merged;
-        begin = end;
-    }
+    pool.parallel_chunks(units, rows_chunk_k, [this](std::size_t begin, std::size_t end) {
+        merge_rows(static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end));
+    });
+    close_gaps(units);
     return {units, offsets_.data(), candidates_.data(), classes_.data(), weights_.data()};
 }
 
@@ -166,6 +164,30 @@ void relation_planner::scatter(uform_edges_t const& edges, uform_pair_class_t ki
     for_each_edge(edges, unit_of, [&](std::uint32_t row, std::uint32_t candidate, float weight) {
         pairs_[cursors_[row]++] = {std::uint64_t(candidate) << class_bits_k | kind, weight};
     });
+}
+
+/** To where the first one's pairs begin. */
+void relation_planner::merge_rows(std::uint32_t begin, std::uint32_t end) {
+    std::uint32_t merged = begin_of(begin);
+    for (std::uint32_t unit = begin; unit != end; ++unit)
+        offsets_[unit + 1] = merged = merge_row(begin_of(unit), cursors_[unit], merged);
+}
+
+/** Moves each chunk of rows to the end of the one before it. */
+void relation_planner::close_gaps(std::uint32_t units) {
+    std::uint32_t merged = 0;
+    for (std::uint32_t begin = 0, end = 0; begin < units; begin = end) {
+        end = std::min<std::uint32_t>(begin + rows_chunk_k, units);
+        std::uint32_t const from = begin_of(begin), gap = from - merged, count = offsets_[end] - from;
+        if (gap != 0) {
+            std::copy_n(candidates_.begin() + from, count, candidates_.begin() + merged);
+            std::copy_n(classes_.begin() + from, count, classes_.begin() + merged);
+            std::copy_n(weights_.begin() + from, count, weights_.begin() + merged);
+            for (std::uint32_t unit = begin; unit != end; ++unit)
+                offsets_[unit + 1] -= gap;
+        }
+        merged += count;
+    }
 }
 
 std::uint32_t relation_planner::merge_row(std::uint32_t begin, std::uint32_t end, std::uint32_t to) {

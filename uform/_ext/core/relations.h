@@ -8,6 +8,8 @@
 
 #include <uform/plugin.h>
 
+#include "core/threads.h"
+
 namespace uform {
 
 /** The unit of an item that takes no part: it was dropped. */
@@ -59,7 +61,7 @@ public:
      *  @return Valid until the next plan. Ignored pairs have weight 1.
      */
     uform_pair_rows_t plan(uform_relations_t const& relations, std::span<std::uint32_t const> unit_of,
-                           std::uint32_t units);
+                           std::uint32_t units, thread_pool& pool);
 
 private:
     struct pair_t {
@@ -69,9 +71,12 @@ private:
 
     void count_rows(uform_edges_t const& edges, std::span<std::uint32_t const> unit_of);
     void scatter(uform_edges_t const& edges, uform_pair_class_t kind, std::span<std::uint32_t const> unit_of);
+    void merge_rows(std::uint32_t begin, std::uint32_t end);
     std::uint32_t merge_row(std::uint32_t begin, std::uint32_t end, std::uint32_t to);
+    void close_gaps(std::uint32_t units);
+    std::uint32_t begin_of(std::uint32_t unit) const { return unit ? cursors_[unit - 1] : 0; }
 
-    std::vector<std::uint32_t> cursors_; // where the next pair of a row goes, while they are scattered
+    std::vector<std::uint32_t> cursors_; // where the next pair of a row goes: in the end where its pairs end, unmerged
     std::vector<pair_t> pairs_;
     std::vector<std::uint32_t> offsets_;
     std::vector<std::uint32_t> candidates_;

@@ -56,7 +56,8 @@ void trainer::build(uform_trainer_options_t const& options, checkpoint const* re
             replicas_.push_back(std::make_unique<replica>(*whole_, layout_, *executor_, device));
     });
     batch_ = std::make_unique<batch>(*whole_, executor_->pool(), capacities_of(*whole_));
-    planning_ = std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), planning_lists_);
+    planning_ =
+        std::make_unique<planning>(whole_->run, whole_->objectives, batch_.get(), executor_->pool(), planning_lists_);
     for (auto const& one : replicas_) {
         pooled_.push_back(one->bags());
         gradients_.push_back(one->gradient());

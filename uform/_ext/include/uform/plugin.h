@@ -867,7 +867,7 @@ typedef struct uform_plan_t {
     uform_device_view_t const* devices; /* [run->devices] */
     /** Pairs over bags (by_bag 1) or items of this call; borrowed until the step ends. */
     uform_status_t (*pairs)(uform_host_t*, uint32_t by_bag, uform_pair_rows_t* pairs);
-    /** Sets the flag of a bag of this call for the world (stage 0). */
+    /** Sets the flag of a bag of this call for the world (stage 0). Several threads may. */
     uform_status_t (*flag)(uform_host_t*, uint32_t bag, uint8_t flags);
     /** Adds to a number that the world agrees on (stage 0); `index` below 16, a plugin's own. */
     uform_status_t (*count)(uform_host_t*, uint32_t index, double value);
@@ -890,6 +890,7 @@ typedef struct uform_plan_t {
     uint8_t const* sides;                /* uform_late_interaction_side_t by content, checked; null: none has a side */
     void* (*notice_of)(uform_host_t*, uint32_t device);       /* this process's, zeros at first (stage 0) */
     void const* (*notice_from)(uform_host_t*, uint32_t rank); /* any rank's (stage 1) */
+    uform_parallel_t parallel; /* for calls of very many items; its tasks may call `flag` and nothing else of these */
 } uform_plan_t;
 
 /** A step on one device, not always the thread's current one. Pointers are device-side unless they say otherwise. */
