@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <utility>
 
 #include "state.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr uint32_t no_bag_k = UINT32_MAX;
 constexpr uint32_t dropped_k = UINT32_MAX;
-constexpr uint32_t chunk_k = 8192;
+constexpr uint32_t chunk_k = 2048;
 
 /** Calls `body(begin, end)` for `count` elements, many at a time on the host's threads. */
 template <typename body_at> void each_chunk(uform_parallel_t const& parallel, uint32_t count, body_at const& body) {
@@ -130,10 +131,8 @@ private:
             return;
         if (ambient())
             mark_ambient();
-        each_chunk(plan_.parallel, static_cast<uint32_t>(scratch_.row_bags.size()), [&](uint32_t begin, uint32_t end) {
-            for (uint32_t row = begin; row != end; ++row)
-                mark_named(scratch_.row_bags[row]);
-        });
+        each_row(static_cast<uint32_t>(scratch_.row_bags.size()),
+                 [this](uint32_t row) { mark_named(scratch_.row_bags[row]); });
     }
 
     /** A row itself and what its pairs name. Threads may mark the same. */
@@ -210,26 +209,26 @@ private:
     }
 
     uform_status_t fill_rows() {
-        uint32_t* const staged_rows = staged<uint32_t>(self_.staging.rows);
-        uint32_t* const row_groups = staged<uint32_t>(self_.staging.row_groups);
-        uint32_t* const edge_offsets = staged<uint32_t>(self_.staging.edge_offsets);
+        auto const rows = static_cast<uint32_t>(scratch_.row_bags.size());
         uint32_t* const slots = scratch_.row_slots.data() + size_t(device_) * self_.most.rows;
-        uint32_t const* const unit_of = scratch_.unit_of.data();
-        uform_bag_t const* const bags = plan_.bags;
+        uint32_t* const edge_offsets = staged<uint32_t>(self_.staging.edge_offsets);
+        each_row(rows, [&](uint32_t row) { edge_offsets[row] = fill_row(row, slots); });
         uint32_t edges = 0;
-        uint32_t rows = 0;
-        for (uint32_t bag : scratch_.row_bags) {
-            gather_edges(bag);
-            if (scratch_.row_edges.size() > self_.most.edges - edges)
+        for (uint32_t row = 0; row != rows; ++row) {
+            uint32_t const count = std::exchange(edge_offsets[row], edges);
+            if (count > self_.most.edges - edges)
                 return plan_.fail(plan_.host, uform_status_invalid_argument_k,
                                   "relations: more pairs than Contrastive.max_edges_per_device times the devices");
-            slots[rows] = bags[bag].slot;
-            staged_rows[rows] = unit_of[bags[bag].slot];
-            row_groups[rows] = bags[bag].group;
-            edge_offsets[rows++] = edges;
-            edges = fill_edges(edges);
+            edges += count;
         }
         edge_offsets[rows] = edges;
+        std::atomic<bool> ascending = true;
+        each_row(rows, [&](uint32_t row) {
+            if (!fill_edges(row))
+                ascending.store(false, std::memory_order_relaxed);
+        });
+        for (uint32_t row = 0; !ascending && row != rows; ++row)
+            sort_edges(row);
         staged<uint32_t>(self_.staging.counts)[1] = rows;
         staged<uint32_t>(self_.staging.counts)[2] = edges;
         double const counted = plan_.counted(plan_.host, rows_counter_k);
@@ -238,30 +237,67 @@ private:
         return plan_.rows(plan_.host, device_, slots, rows);
     }
 
-    /** Stages one row's, and answers where the next one's begin. */
-    uint32_t fill_edges(uint32_t first) {
+    template <typename body_at> void each_row(uint32_t rows, body_at const& body) const {
+        each_chunk(plan_.parallel, rows, [&](uint32_t begin, uint32_t end) {
+            for (uint32_t row = begin; row != end; ++row)
+                body(row);
+        });
+    }
+
+    /** Calls `body(unit, place)` for the named pairs of a row. An ignored pair matters only where it would be ambient.
+     */
+    template <typename body_at> void each_edge(uint32_t row, body_at&& body) const {
+        uint32_t const bag = scratch_.row_bags[row], end = pairs_.offsets[bag + 1];
+        for (uint32_t place = pairs_.offsets[bag]; place < end; ++place) {
+            uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
+            if (candidate.device != dropped_k && scratch_.visible[candidate.slot])
+                body(scratch_.unit_of[candidate.slot], place);
+        }
+    }
+
+    /** Answers how many named pairs it has. */
+    uint32_t fill_row(uint32_t row, uint32_t* slots) const {
+        uform_bag_t const& bag = plan_.bags[scratch_.row_bags[row]];
+        slots[row] = bag.slot;
+        staged<uint32_t>(self_.staging.rows)[row] = scratch_.unit_of[bag.slot];
+        staged<uint32_t>(self_.staging.row_groups)[row] = bag.group;
+        uint32_t edges = 0;
+        each_edge(row, [&](uint32_t, uint32_t) { ++edges; });
+        return edges;
+    }
+
+    /** Answers whether they are in the order of units. */
+    bool fill_edges(uint32_t row) const {
         uint32_t* const units = staged<uint32_t>(self_.staging.edge_units);
         uint8_t* const classes = staged<uint8_t>(self_.staging.edge_classes);
         float* const weights = staged<float>(self_.staging.edge_weights);
-        for (edge const& named : scratch_.row_edges) {
-            units[first] = named.unit;
-            classes[first] = named.kind;
-            weights[first++] = named.weight;
-        }
-        return first;
+        uint32_t const first = staged<uint32_t>(self_.staging.edge_offsets)[row];
+        uint32_t edge = first;
+        bool ascending = true;
+        each_edge(row, [&](uint32_t unit, uint32_t place) {
+            ascending &= edge == first || units[edge - 1] < unit;
+            units[edge] = unit;
+            classes[edge] = pairs_.classes[place];
+            weights[edge++] = pairs_.weights[place];
+        });
+        return ascending;
     }
 
-    /** The named pairs of a row, ascending by unit. An ignored pair matters only where it would be ambient. */
-    void gather_edges(uint32_t bag) {
-        scratch_.row_edges.clear();
-        for (uint32_t place = pairs_.offsets[bag]; place < pairs_.offsets[bag + 1]; ++place) {
-            uform_bag_t const& candidate = plan_.bags[pairs_.candidates[place]];
-            if (candidate.device != dropped_k && scratch_.visible[candidate.slot])
-                scratch_.row_edges.push_back(
-                    {scratch_.unit_of[candidate.slot], pairs_.classes[place], pairs_.weights[place]});
-        }
-        std::sort(scratch_.row_edges.begin(), scratch_.row_edges.end(),
+    /** Pairs are in the order of this call's bags, and their places on the devices may be in another. */
+    void sort_edges(uint32_t row) const {
+        std::vector<edge>& edges = scratch_.row_edges;
+        edges.clear();
+        each_edge(row, [&](uint32_t unit, uint32_t place) {
+            edges.push_back({unit, pairs_.classes[place], pairs_.weights[place]});
+        });
+        std::sort(edges.begin(), edges.end(),
                   [](edge const& left, edge const& right) { return left.unit < right.unit; });
+        uint32_t at = staged<uint32_t>(self_.staging.edge_offsets)[row];
+        for (edge const& named : edges) {
+            staged<uint32_t>(self_.staging.edge_units)[at] = named.unit;
+            staged<uint8_t>(self_.staging.edge_classes)[at] = named.kind;
+            staged<float>(self_.staging.edge_weights)[at++] = named.weight;
+        }
     }
 
     state& self_;

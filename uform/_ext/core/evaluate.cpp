@@ -138,7 +138,7 @@ private:
     }
 
     void list() {
-        constexpr size_t chunk_k = 8192;
+        constexpr size_t chunk_k = 2048;
         lists_.segments.resize(problem_.items), lists_.items.resize(problem_.items), lists_.bags.resize(problem_.items);
         pool_.parallel_chunks(problem_.items, chunk_k, [this](size_t begin, size_t end) {
             for (size_t item = begin; item != end; ++item)

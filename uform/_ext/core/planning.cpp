@@ -9,7 +9,7 @@ namespace uform {
 
 namespace {
 
-constexpr size_t items_chunk_k = 8192;
+constexpr size_t items_chunk_k = 2048;
 
 } // namespace
 

@@ -10,7 +10,7 @@ namespace uform {
 namespace {
 
 constexpr unsigned class_bits_k = 2;
-constexpr std::uint32_t rows_chunk_k = 8192;
+constexpr std::uint32_t rows_chunk_k = 2048;
 
 /** Calls `body(row, candidate, weight)` for every edge between two different units whose weight is not 0. */
 template <typename body_at>
