@@ -1,6 +1,7 @@
 // A device that fails once, at each call of the operations below in turn: what had been taken is given back, and what
 // is said is true.
 #include <functional>
+#include <set>
 
 #include "check.h"
 #include "far_device.h"
@@ -172,6 +173,46 @@ void test_no_step_follows_one_that_was_lost() {
     }
 }
 
+/** Who waits for a step that is lost on the device is told so, and so is who waits for one behind it. */
+void test_steps_behind_a_lost_one_are_lost() {
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    constexpr size_t steps = 3;
+    trainer_ptr const alone = make_vram_trainer(executor, options);
+    std::vector<double> losses;
+    for (size_t index = 0; index != steps; ++index)
+        losses.push_back(run_step(alone, call).loss);
+    std::set<size_t> lost_first;
+    for (int count = 0;; ++count) {
+        trainer_ptr const trainer = make_vram_trainer(executor, options);
+        std::vector<pending_ptr> pending;
+        for (size_t index = 0; index != steps; ++index)
+            pending.push_back(submit_step(trainer, step));
+        operations_left() = count;
+        size_t applied = 0;
+        for (size_t index = 0; index != steps; ++index) {
+            uform_trainer_step_stats_t stats{};
+            if (uform_pending_wait(pending[index].get(), &stats) == uform_status_success_k) {
+                CHECK(applied == index && stats.loss == losses[index]);
+                ++applied;
+                continue;
+            }
+            CHECK(std::string(uform_last_error()).find("an operation: it failed once") != std::string::npos);
+        }
+        if (std::exchange(operations_left(), none_k) != failed_k) {
+            CHECK(applied == steps);
+            break;
+        }
+        CHECK(applied != steps);
+        lost_first.insert(applied);
+        uform_pending_t* next = nullptr;
+        CHECK(uform_trainer_submit(trainer.get(), &step, &next) == uform_status_device_k && !next);
+    }
+    CHECK(lost_first == std::set<size_t>{0, 1, 2});
+}
+
 /** Replicas that may differ are neither trained on nor saved. */
 void test_a_write_that_fails_ends_the_run() {
     executor_ptr const executor = make_failing_executor();
@@ -210,6 +251,7 @@ int main() {
     test_nothing_is_left_of_what_fails_to_begin();
     test_a_run_goes_on_or_ends();
     test_no_step_follows_one_that_was_lost();
+    test_steps_behind_a_lost_one_are_lost();
     test_a_write_that_fails_ends_the_run();
     CHECK(far_memory::all().blocks() == 0);
     return report();

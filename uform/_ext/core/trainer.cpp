@@ -355,9 +355,12 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
             done.wait();
         device_seconds_ += from.begun[0].seconds_to(from.done[0]);
     } catch (...) {
+        lost_ = true;
         break_off();
         throw;
     }
+    if (lost_) // it ran on what the lost one has left behind, whatever the device says of it
+        check_not_broken();
     std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
     outcome.truncated = from.truncated;
     outcome.dropped = from.dropped;

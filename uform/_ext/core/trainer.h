@@ -112,6 +112,7 @@ private:
     uint64_t dropped_ = 0;         /* by all steps */
     bool updating_ = false;        /* what was put on the streams last may change weights */
     uform_update_state_t state_{}; /* after the last step that is final */
+    bool lost_ = false;            /* a step that is final was lost on the device */
     double device_seconds_ = 0;
     mutable std::mutex broken_mutex_;
     bool broken_ = false; /* guarded by the mutex, as is what the call said that was broken off */
