@@ -18,6 +18,12 @@ int& operations_left() {
     return instance;
 }
 
+/** What the one that fails answers. */
+uform_status_t& failure() {
+    static uform_status_t instance = uform_status_device_k;
+    return instance;
+}
+
 uform_operations_t const& plain_operations() {
     static uform_operations_t const instance = far_operations();
     return instance;
@@ -31,7 +37,7 @@ struct failing_operation<slot_ak> {
         if (operations_left() == 0) {
             operations_left() = failed_k;
             far_memory::all().forget_crossings();
-            return uform::guard([] { uform::fail(uform_status_device_k, "an operation: it failed once"); });
+            return uform::guard([] { uform::fail(failure(), "an operation: it failed once"); });
         }
         if (operations_left() > 0)
             --operations_left();
@@ -115,7 +121,7 @@ void test_nothing_is_left_of_what_fails_to_begin() {
 }
 
 /** A step that fails before it changes weights has done nothing; one that fails later ends the run. */
-void test_a_run_goes_on_or_ends() {
+void test_a_run_goes_on_or_ends(uform_status_t told) {
     executor_ptr const executor = make_failing_executor();
     uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
     temporary_folder const folder;
@@ -128,13 +134,15 @@ void test_a_run_goes_on_or_ends() {
         run_step(trainer, call);
         std::vector<float> const before = values_of(trainer);
         operations_left() = went_on + ended;
+        failure() = told;
         uform_trainer_step_stats_t stats{};
         uform_status_t const status = uform_trainer_step(trainer.get(), &step, &stats);
+        failure() = uform_status_device_k;
         if (std::exchange(operations_left(), none_k) != failed_k) {
             CHECK(status == uform_status_success_k && stats.step == 2);
             break;
         }
-        CHECK(status == uform_status_device_k);
+        CHECK(status == told);
         bool const same = same_bits(values_of(trainer), before);
         uform_status_t const next = uform_trainer_step(trainer.get(), &step, &stats);
         if (next == uform_status_success_k) {
@@ -249,7 +257,8 @@ void test_a_write_that_fails_ends_the_run() {
 
 int main() {
     test_nothing_is_left_of_what_fails_to_begin();
-    test_a_run_goes_on_or_ends();
+    test_a_run_goes_on_or_ends(uform_status_device_k);
+    test_a_run_goes_on_or_ends(uform_status_out_of_memory_k);
     test_no_step_follows_one_that_was_lost();
     test_steps_behind_a_lost_one_are_lost();
     test_a_write_that_fails_ends_the_run();

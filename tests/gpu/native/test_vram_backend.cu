@@ -192,6 +192,18 @@ void test_failed_launch() {
     synchronize();
 }
 
+/** A kernel that finds no room when it is first started, and every other failure of the runtime. */
+void test_a_want_of_memory() {
+    for (auto const& [result, status] : {std::pair{cudaErrorMemoryAllocation, uform_status_out_of_memory_k},
+                                         {cudaErrorIllegalAddress, uform_status_device_k}}) {
+        std::string const message = message_of(
+            vram::operate("some_operation", stream(), [&](vram::stream const& on) { vram::check_cuda(result, on); }),
+            status);
+        check("status of a failure: " + message,
+              mentions(message, "some_operation: ") && mentions(message, cudaGetErrorName(result)));
+    }
+}
+
 CUstreamCaptureMode exchanged(CUstreamCaptureMode mode) {
     auto other = static_cast<cudaStreamCaptureMode>(mode);
     require(cudaThreadExchangeStreamCaptureMode(&other), "cudaThreadExchangeStreamCaptureMode");
@@ -271,6 +283,7 @@ int main() {
     test_weights();
     test_failed_launch();
     test_early_launches();
+    test_a_want_of_memory();
     test_capture_modes();
     test_waits_within_a_capture();
     test_a_lost_capture();

@@ -93,6 +93,13 @@ void check_kernels(device_info const& one, std::uint32_t place) {
 
 } // namespace
 
+/** A want of memory is no fault of the device: kernels are loaded when they are first started, and may find no room. */
+void fail_cuda(cudaError_t result, char const* operation) {
+    cudaGetLastError(); // told here: the next call must not find it, unless the device itself is lost
+    fail(result == cudaErrorMemoryAllocation ? uform_status_out_of_memory_k : uform_status_device_k, operation, ": ",
+         cudaGetErrorString(result), " (", cudaGetErrorName(result), ")");
+}
+
 int gpu_class_of(int major, int minor) noexcept {
     int const capability = 10 * major + minor;
     int result = uform_gpu_class_none_k;
@@ -412,8 +419,11 @@ uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
             return;
         }
         check_cuda(ended, on);
-        auto one = std::make_unique<graph>(nullptr, on.device);
+        auto const destroy = [](graph* one) { graph_destroy(reinterpret_cast<uform_graph_t*>(one)); };
+        std::unique_ptr<graph, decltype(destroy)> one(new graph{nullptr, on.device});
         check_cuda(cudaGraphInstantiate(&one->handle, captured, 0), on);
+        // What memory it takes on the GPU it takes here, where a want of it leaves the graph out, and not the step.
+        check_cuda(cudaGraphUpload(one->handle, on.handle), on);
         *made = reinterpret_cast<uform_graph_t*>(one.release());
     });
 }
@@ -427,7 +437,8 @@ void graph_destroy(uform_graph_t* opaque) {
     outside_captures const outside;
     std::unique_ptr<graph> const one(&graph::of(opaque));
     current_gpu const current = current_gpu::for_release(one->device);
-    cudaGraphExecDestroy(one->handle);
+    if (one->handle)
+        cudaGraphExecDestroy(one->handle);
     cudaGetLastError();
 }
 
