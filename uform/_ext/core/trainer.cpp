@@ -168,15 +168,13 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         dropped_ += batch_->dropped();
         to.dropped = dropped_;
         begun = true;
-        updating_ = false;
         begin(place);
         run();
-        updating_ = true; // a graph does it without a word
         end(to, step.output);
     } catch (...) {
         if (begun)
             abandon();
-        if (begun && updating_)
+        if (begun && !unchanged(to))
             break_off();
         queue_->release(pending);
         throw;
@@ -287,7 +285,6 @@ void trainer::run() {
 }
 
 void trainer::forward() {
-    updating_ = false; // a capture that was given up has changed nothing
     for (auto& one : replicas_)
         one->forward();
     if (whole_->taps & uform_tap_world_bags_k)
@@ -324,7 +321,6 @@ void trainer::reduce() {
 }
 
 void trainer::update() {
-    updating_ = true;
     for (auto& one : replicas_)
         one->update();
 }
@@ -345,6 +341,26 @@ void trainer::abandon() noexcept {
     for (uint32_t device = 0; device != replicas_.size(); ++device)
         for (uform_stream_t* stream : {executor_->upload_stream(device), executor_->stream(device)})
             executor_->operations().stream_synchronize(stream);
+}
+
+/**
+ *  After `abandon`: whether no replica's weights have changed since the last step. An update counts itself before it
+ *  changes the first, so the devices know, whatever part of a call, or of a graph, has run.
+ */
+bool trainer::unchanged(slot& scratch) noexcept {
+    bool same = true;
+    uform_status_t const asked = guard([&] {
+        queue_->drain(); // for what the last step has left
+        auto* const found = reinterpret_cast<uform_update_state_t*>(scratch.state->data());
+        for (uint32_t device = 0; device != replicas_.size(); ++device) {
+            uform_operations_t const& operations = executor_->operations();
+            check(operations.memory_download(executor_->stream(device), found, replicas_[device]->state(),
+                                             sizeof(*found)));
+            check(operations.stream_synchronize(executor_->stream(device)));
+            same = same && found->applied == state_.applied;
+        }
+    });
+    return asked == uform_status_success_k && same;
 }
 
 /** By whichever thread waits: it touches nothing that a submission does, without a lock. */
