@@ -138,6 +138,39 @@ def test_losses_that_do_not_fit(gpu: uform.Executor, driver: Driver) -> None:
     assert loss(100) == before
 
 
+# Kernels are loaded when they are first started: only a process of its own has none yet.
+NO_ROOM = """
+import json
+import uform
+from tests.gpu.test_training import make, step
+from tests.helpers.cuda_driver import Driver
+
+executor = uform.Executor.for_vram([0])
+trainer = make(executor, uform.Objective.CONTRASTIVE)
+told = []
+with Driver().no_room():
+    for _ in range(3):
+        try:
+            step(trainer)
+        except MemoryError as failure:
+            told.append(str(failure))
+applied = trainer.describe()["step"]
+losses = [step(trainer)[0].loss for _ in range(4 - applied)]
+alone = make(executor, uform.Objective.CONTRASTIVE)
+print(json.dumps([told, applied, losses, [step(alone)[0].loss for _ in range(4)]]))
+"""
+
+
+def test_kernels_that_find_no_room(gpu: uform.Executor) -> None:
+    """No fault, but a want of memory: the run goes on once there is room."""
+    told, applied, losses, expected = run_python(NO_ROOM)
+    assert len(told) == 3 - applied
+    assert told
+    for message in told:
+        assert "out of memory" in message, told
+    assert losses == expected[applied:]
+
+
 # A fault stays: the context of the process is lost with all its memory. So each of them has a process of its own, which
 # must say what happened, end in order and leave the GPU to the next.
 FAULT = """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,8 @@ import pytest
 import uform
 import uform.torch
 from tests.gpu.memory import least_lost
-from uform import AmbientScope, LateInteractionSide, Modality, PairLossForm
+from tests.gpu.test_training import make, step
+from uform import AmbientScope, LateInteractionSide, Modality, Objective, PairLossForm
 
 torch: Any = pytest.importorskip("torch")
 
@@ -250,3 +254,89 @@ def test_tensors_elsewhere_are_refused(gpu: uform.Executor, ram: uform.Executor)
         ranking(ram, unit(2 * PAIRS, 11, torch.float32))
     with pytest.raises(TypeError, match="embeddings has the dtype float64"):
         ranking(gpu, unit(2 * PAIRS, 11, torch.float64))
+
+
+@contextmanager
+def captured_elsewhere(breaks: bool = False) -> Iterator[None]:
+    """While PyTorch captures a graph on another thread, in its default mode.
+
+    Afterwards the graph does its work, unless the capture breaks.
+    """
+    opened, closing = threading.Event(), threading.Event()
+    graph, given = torch.cuda.CUDAGraph(), torch.ones(1000, device="cuda")
+    made: list[Any] = []
+    failures: list[BaseException] = []
+
+    def capture() -> None:
+        try:
+            with torch.cuda.graph(graph):
+                made.append(2 * given)
+                opened.set()
+                assert closing.wait(100)
+                made.append(made[0] + 1)
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            opened.set()
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    try:
+        assert opened.wait(100)
+        yield
+    finally:
+        closing.set()
+        thread.join(100)
+    assert bool(failures) == breaks, failures
+    if breaks:
+        return
+    given.fill_(3)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(made[1], torch.full_like(given, 7))
+
+
+def live_through(vectors: Any, path: Path) -> list[Any]:
+    """A run's life on a GPU, and what it answers on the way. PyTorch itself starts nothing here."""
+    executor = uform.Executor.for_vram([0])
+    trainer = make(executor, Objective.JOINT)
+    found: list[Any] = []
+    for _ in range(3):  # by itself, captured, and launched
+        stats, answer = step(trainer, uform.Arena.for_ram())
+        found += [stats.loss, answer.numpy().tobytes()]
+    deferred, ahead = trainer.deferred(executor), [uform.TrainerStepStats() for _ in range(4)]
+    words = [Modality.TEXT] * 4, ["one", "two", "three", "four"]
+    relations = uform.Relations(attract=(np.arange(5, dtype=np.uint64), np.arange(4, dtype=np.uint32) ^ 1))
+    arena = uform.Arena.for_ram()
+    pending = [deferred.step(*words, relations=relations, arena=arena, stats=stats) for stats in ahead]
+    found += [one.result(100).numpy().tobytes() for one in pending]
+    found += [stats.loss for stats in ahead]
+    form = uform.Contrastive(inverse_temperature=SCALE, ambient_scope=AmbientScope.TARGETS)
+    evaluated = uform.losses.contrastive(executor, vectors, relations=one_way(PAIRS), contrastive=form)
+    found += [evaluated.loss, trainer.read("norm").tobytes()]
+    trainer.save(path)
+    trainer.close()
+    resumed = uform.Trainer.init_vram(executor, resume=path)
+    found.append(step(resumed)[0].loss)
+    resumed.close()
+    model = uform.Model.init_vram(executor, path)
+    found += [model.embed(*words).numpy().tobytes(), model.embed(*words, arena=uform.Arena.for_vram()).shape]
+    return [*found, evaluated.gradient]
+
+
+def test_a_capture_of_another_thread_disturbs_nothing(gpu: uform.Executor, tmp_path: Path) -> None:
+    """Nor is it disturbed: PyTorch's default mode forbids other threads to allocate, to wait and to free."""
+    vectors = unit(2 * PAIRS, 12, torch.float32).detach()
+    with captured_elsewhere():
+        *found, gradient = live_through(vectors, tmp_path / "captured")
+    *expected, other = live_through(vectors, tmp_path / "alone")
+    assert found == expected
+    assert torch.equal(torch.from_dlpack(gradient), torch.from_dlpack(other))
+
+
+def test_a_wait_for_the_whole_gpu_is_told_what_it_met(gpu: uform.Executor) -> None:
+    """CUDA breaks every capture that such a wait comes upon, and refuses the wait."""
+    arena, told = uform.Arena.for_vram(), "while another library captures a graph on it, and has given up that capture"
+    with captured_elsewhere(breaks=True), pytest.raises(uform.DeviceError, match=told):
+        arena.reset()
+    arena.reset()

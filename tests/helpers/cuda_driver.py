@@ -94,6 +94,23 @@ class Driver:
         finally:
             self._call("cuMemFree_v2", memory)
 
+    @contextmanager
+    def no_room(self) -> Iterator[None]:
+        """Fills the memory whole: the last bytes in ever smaller pieces."""
+        taken = []
+        size = self.free_bytes()
+        while size >= 1 << 12:
+            memory = ctypes.c_uint64()
+            if self._library.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == SUCCESS:
+                taken.append(memory)
+            else:
+                size //= 2
+        try:
+            yield
+        finally:
+            for memory in taken:
+                self._call("cuMemFree_v2", memory)
+
     def fault(self, after: float = 0.0) -> None:
         """Starts a kernel that writes where it may not once `after` seconds are over. Does not wait for it."""
         module, kernel = ctypes.c_void_p(), ctypes.c_void_p()

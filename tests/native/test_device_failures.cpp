@@ -1,6 +1,7 @@
 // A device that fails once, at each call of the operations below in turn: what had been taken is given back, and what
 // is said is true.
 #include <functional>
+#include <set>
 
 #include "check.h"
 #include "far_device.h"
@@ -17,6 +18,28 @@ int& operations_left() {
     return instance;
 }
 
+/** What the one that fails answers. */
+uform_status_t& failure() {
+    static uform_status_t instance = uform_status_device_k;
+    return instance;
+}
+
+/** A capture of a step, of which the update alone is kept and done by a launch; all else is left out. */
+struct captured_step {
+    enum class launch { done, failed_before, failed_after };
+    bool open = false;
+    std::vector<uform_update_t> updates;
+    launch next = launch::done;
+
+    void keep(uform_stream_t*, uform_update_t const* one) { updates.push_back(*one); }
+    template <typename... arguments_at> void keep(arguments_at...) {}
+
+    static captured_step& only() {
+        static captured_step instance;
+        return instance;
+    }
+};
+
 uform_operations_t const& plain_operations() {
     static uform_operations_t const instance = far_operations();
     return instance;
@@ -30,10 +53,14 @@ struct failing_operation<slot_ak> {
         if (operations_left() == 0) {
             operations_left() = failed_k;
             far_memory::all().forget_crossings();
-            return uform::guard([] { uform::fail(uform_status_device_k, "an operation: it failed once"); });
+            return uform::guard([] { uform::fail(failure(), "an operation: it failed once"); });
         }
         if (operations_left() > 0)
             --operations_left();
+        if (captured_step::only().open) {
+            captured_step::only().keep(arguments...);
+            return uform_status_success_k;
+        }
         return (plain_operations().*slot_ak)(arguments...);
     }
 };
@@ -50,6 +77,34 @@ uform_operations_t failing_operations() {
     UFORM_FAILING(reduce_terms), UFORM_FAILING(update), UFORM_FAILING(rows_narrow), UFORM_FAILING(host_wait);
     UFORM_FAILING(event_elapsed);
 #undef UFORM_FAILING
+    return table;
+}
+
+/** The same with captures. */
+uform_operations_t capturing_operations() {
+    uform_operations_t table = failing_operations();
+    table.capture_begin = [](uform_stream_t*) {
+        captured_step::only().open = true;
+        captured_step::only().updates.clear();
+        return uform_status_success_k;
+    };
+    table.capture_end = [](uform_stream_t*, uform_graph_t** graph) {
+        captured_step::only().open = false;
+        if (graph)
+            *graph = reinterpret_cast<uform_graph_t*>(&captured_step::only());
+        return uform_status_success_k;
+    };
+    table.graph_launch = [](uform_stream_t* stream, uform_graph_t*) {
+        return uform::guard([&] {
+            captured_step const& own = captured_step::only();
+            if (own.next != captured_step::launch::failed_before)
+                for (uform_update_t const& one : own.updates)
+                    uform::check(plain_operations().update(stream, &one));
+            if (own.next != captured_step::launch::done)
+                uform::fail(uform_status_device_k, "a launch: it failed");
+        });
+    };
+    table.graph_destroy = [](uform_graph_t*) {};
     return table;
 }
 
@@ -114,7 +169,7 @@ void test_nothing_is_left_of_what_fails_to_begin() {
 }
 
 /** A step that fails before it changes weights has done nothing; one that fails later ends the run. */
-void test_a_run_goes_on_or_ends() {
+void test_a_run_goes_on_or_ends(uform_status_t told) {
     executor_ptr const executor = make_failing_executor();
     uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
     temporary_folder const folder;
@@ -127,13 +182,15 @@ void test_a_run_goes_on_or_ends() {
         run_step(trainer, call);
         std::vector<float> const before = values_of(trainer);
         operations_left() = went_on + ended;
+        failure() = told;
         uform_trainer_step_stats_t stats{};
         uform_status_t const status = uform_trainer_step(trainer.get(), &step, &stats);
+        failure() = uform_status_device_k;
         if (std::exchange(operations_left(), none_k) != failed_k) {
             CHECK(status == uform_status_success_k && stats.step == 2);
             break;
         }
-        CHECK(status == uform_status_device_k);
+        CHECK(status == told);
         bool const same = same_bits(values_of(trainer), before);
         uform_status_t const next = uform_trainer_step(trainer.get(), &step, &stats);
         if (next == uform_status_success_k) {
@@ -147,6 +204,35 @@ void test_a_run_goes_on_or_ends() {
         ++ended;
     }
     CHECK(went_on > 20 && ended > 2);
+}
+
+/** A graph that fails at its launch, the first or a later one, has done nothing, unless the device says otherwise. */
+void test_a_launch_that_fails() {
+    static uform_operations_t const operations = capturing_operations();
+    executor_ptr const executor(
+        new uform_executor_t{uform::executor::on(uform_executor_kind_vram_k, operations, {3}, 2, nullptr)});
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    using launch = captured_step::launch;
+    for (launch failed : {launch::failed_before, launch::failed_after})
+        for (uint64_t earlier : {1, 2, 3}) { // the second step is the first that is captured
+            trainer_ptr const trainer = make_vram_trainer(executor, options);
+            captured_step& captured = captured_step::only();
+            captured = {};
+            for (uint64_t count = 0; count != earlier; ++count)
+                CHECK(run_step(trainer, call).step == count + 1);
+            std::vector<float> const before = values_of(trainer);
+            uform_trainer_step_stats_t stats{};
+            captured.next = failed;
+            CHECK(uform_trainer_step(trainer.get(), &step, &stats) == uform_status_device_k);
+            CHECK(std::string(uform_last_error()) == "a launch: it failed");
+            captured.next = launch::done;
+            CHECK(same_bits(values_of(trainer), before) == (failed == launch::failed_before));
+            uform_status_t const next = uform_trainer_step(trainer.get(), &step, &stats);
+            CHECK((next == uform_status_success_k) == (failed == launch::failed_before));
+            CHECK(next != uform_status_success_k || stats.step == earlier + 1);
+        }
 }
 
 /** A submission waits for the step whose staging it takes: where that one has failed, nothing more runs. */
@@ -170,6 +256,46 @@ void test_no_step_follows_one_that_was_lost() {
         }
         CHECK(status == uform_status_device_k && next == nullptr);
     }
+}
+
+/** Who waits for a step that is lost on the device is told so, and so is who waits for one behind it. */
+void test_steps_behind_a_lost_one_are_lost() {
+    executor_ptr const executor = make_failing_executor();
+    uform_trainer_options_t options = tiny_options(uform_objective_joint_k);
+    call_t const call = image_text_call();
+    uform_step_t const step = call.step();
+    constexpr size_t steps = 3;
+    trainer_ptr const alone = make_vram_trainer(executor, options);
+    std::vector<double> losses;
+    for (size_t index = 0; index != steps; ++index)
+        losses.push_back(run_step(alone, call).loss);
+    std::set<size_t> lost_first;
+    for (int count = 0;; ++count) {
+        trainer_ptr const trainer = make_vram_trainer(executor, options);
+        std::vector<pending_ptr> pending;
+        for (size_t index = 0; index != steps; ++index)
+            pending.push_back(submit_step(trainer, step));
+        operations_left() = count;
+        size_t applied = 0;
+        for (size_t index = 0; index != steps; ++index) {
+            uform_trainer_step_stats_t stats{};
+            if (uform_pending_wait(pending[index].get(), &stats) == uform_status_success_k) {
+                CHECK(applied == index && stats.loss == losses[index]);
+                ++applied;
+                continue;
+            }
+            CHECK(std::string(uform_last_error()).find("an operation: it failed once") != std::string::npos);
+        }
+        if (std::exchange(operations_left(), none_k) != failed_k) {
+            CHECK(applied == steps);
+            break;
+        }
+        CHECK(applied != steps);
+        lost_first.insert(applied);
+        uform_pending_t* next = nullptr;
+        CHECK(uform_trainer_submit(trainer.get(), &step, &next) == uform_status_device_k && !next);
+    }
+    CHECK(lost_first == std::set<size_t>{0, 1, 2});
 }
 
 /** Replicas that may differ are neither trained on nor saved. */
@@ -208,8 +334,11 @@ void test_a_write_that_fails_ends_the_run() {
 
 int main() {
     test_nothing_is_left_of_what_fails_to_begin();
-    test_a_run_goes_on_or_ends();
+    test_a_run_goes_on_or_ends(uform_status_device_k);
+    test_a_run_goes_on_or_ends(uform_status_out_of_memory_k);
+    test_a_launch_that_fails();
     test_no_step_follows_one_that_was_lost();
+    test_steps_behind_a_lost_one_are_lost();
     test_a_write_that_fails_ends_the_run();
     CHECK(far_memory::all().blocks() == 0);
     return report();

@@ -7,6 +7,7 @@
 #include "vram/backend.h"
 #include "vram/gemm_family.h"
 #include "vram/launch.cuh"
+#include "vram/outside_captures.h"
 #include "vram/succession.cuh"
 
 using namespace gpu_test;
@@ -191,6 +192,56 @@ void test_failed_launch() {
     synchronize();
 }
 
+/** A kernel that finds no room when it is first started, and every other failure of the runtime. */
+void test_a_want_of_memory() {
+    for (auto const& [result, status] : {std::pair{cudaErrorMemoryAllocation, uform_status_out_of_memory_k},
+                                         {cudaErrorIllegalAddress, uform_status_device_k}}) {
+        std::string const message = message_of(
+            vram::operate("some_operation", stream(), [&](vram::stream const& on) { vram::check_cuda(result, on); }),
+            status);
+        check("status of a failure: " + message,
+              mentions(message, "some_operation: ") && mentions(message, cudaGetErrorName(result)));
+    }
+}
+
+CUstreamCaptureMode exchanged(CUstreamCaptureMode mode) {
+    auto other = static_cast<cudaStreamCaptureMode>(mode);
+    require(cudaThreadExchangeStreamCaptureMode(&other), "cudaThreadExchangeStreamCaptureMode");
+    return static_cast<CUstreamCaptureMode>(other);
+}
+
+CUstreamCaptureMode capture_mode() {
+    CUstreamCaptureMode const found = exchanged(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    exchanged(found);
+    return found;
+}
+
+/** The thread is put back to what it was, however deep. */
+void test_capture_modes() {
+    constexpr auto global = CU_STREAM_CAPTURE_MODE_GLOBAL, local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                   relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    for (CUstreamCaptureMode own : {global, local, relaxed}) {
+        CUstreamCaptureMode const before = exchanged(own);
+        {
+            vram::outside_captures const outside;
+            check("mode within", capture_mode() == relaxed);
+            {
+                vram::outside_captures const nested;
+                check("mode within the nested", capture_mode() == relaxed);
+            }
+            check("mode after the nested", capture_mode() == relaxed);
+        }
+        check("mode put back", capture_mode() == own);
+        exchanged(before);
+    }
+    require(vram::capture_begin(stream()), "capture_begin");
+    {
+        vram::outside_captures const outside;
+        check("mode within a capture", capture_mode() == local);
+    }
+    require(vram::capture_end(stream(), nullptr), "capture_end");
+}
+
 /** A plugin that waits for the GPU, or takes memory, while its work is captured is told at once. */
 void test_waits_within_a_capture() {
     require(vram::capture_begin(stream()), "capture_begin");
@@ -232,6 +283,8 @@ int main() {
     test_weights();
     test_failed_launch();
     test_early_launches();
+    test_a_want_of_memory();
+    test_capture_modes();
     test_waits_within_a_capture();
     test_a_lost_capture();
     std::printf("gemm: %s\n", vram::backend_gemm(devices().backend()));

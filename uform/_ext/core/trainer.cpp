@@ -169,15 +169,13 @@ uform_pending_t& trainer::submit(uform_step_t const& step) {
         dropped_ += batch_->dropped();
         to.dropped = dropped_;
         begun = true;
-        updating_ = false;
         begin(place);
         run();
-        updating_ = true; // a graph does it without a word
         end(to, step.output);
     } catch (...) {
         if (begun)
             abandon();
-        if (begun && updating_)
+        if (begun && !unchanged(to))
             break_off();
         queue_->release(pending);
         throw;
@@ -288,7 +286,6 @@ void trainer::run() {
 }
 
 void trainer::forward() {
-    updating_ = false; // a capture that was given up has changed nothing
     for (auto& one : replicas_)
         one->forward();
     if (whole_->taps & uform_tap_world_bags_k)
@@ -325,7 +322,6 @@ void trainer::reduce() {
 }
 
 void trainer::update() {
-    updating_ = true;
     for (auto& one : replicas_)
         one->update();
 }
@@ -348,6 +344,26 @@ void trainer::abandon() noexcept {
             executor_->operations().stream_synchronize(stream);
 }
 
+/**
+ *  After `abandon`: whether no replica's weights have changed since the last step. An update counts itself before it
+ *  changes the first, so the devices know, whatever part of a call, or of a graph, has run.
+ */
+bool trainer::unchanged(slot& scratch) noexcept {
+    bool same = true;
+    uform_status_t const asked = guard([&] {
+        queue_->drain(); // for what the last step has left
+        auto* const found = reinterpret_cast<uform_update_state_t*>(scratch.state->data());
+        for (uint32_t device = 0; device != replicas_.size(); ++device) {
+            uform_operations_t const& operations = executor_->operations();
+            check(operations.memory_download(executor_->stream(device), found, replicas_[device]->state(),
+                                             sizeof(*found)));
+            check(operations.stream_synchronize(executor_->stream(device)));
+            same = same && found->applied == state_.applied;
+        }
+    });
+    return asked == uform_status_success_k && same;
+}
+
 /** By whichever thread waits: it touches nothing that a submission does, without a lock. */
 void trainer::settle(uint64_t number, step_outcome& outcome) {
     slot const& from = slots_[number % slots_.size()];
@@ -356,9 +372,12 @@ void trainer::settle(uint64_t number, step_outcome& outcome) {
             done.wait();
         device_seconds_ += from.begun[0].seconds_to(from.done[0]);
     } catch (...) {
+        lost_ = true;
         break_off();
         throw;
     }
+    if (lost_) // it ran on what the lost one has left behind, whatever the device says of it
+        check_not_broken();
     std::memcpy(&outcome.state, from.state->data(), sizeof(outcome.state));
     outcome.truncated = from.truncated;
     outcome.dropped = from.dropped;

@@ -87,6 +87,7 @@ private:
     void update();
     void end(slot& to, uform_output_t const& output);
     void abandon() noexcept;
+    bool unchanged(slot& scratch) noexcept;
 
     /* once it is done */
     void settle(uint64_t number, step_outcome& outcome);
@@ -111,8 +112,8 @@ private:
 
     uint64_t calls_ = 0;
     uint64_t dropped_ = 0;         /* by all steps */
-    bool updating_ = false;        /* what was put on the streams last may change weights */
     uform_update_state_t state_{}; /* after the last step that is final */
+    bool lost_ = false;            /* a step that is final was lost on the device */
     double device_seconds_ = 0;
     mutable std::mutex broken_mutex_;
     bool broken_ = false; /* guarded by the mutex, as is what the call said that was broken off */

@@ -13,6 +13,7 @@
 #include "vram/current_gpu.h"
 #include "vram/device.h"
 #include "vram/operations.h"
+#include "vram/outside_captures.h"
 
 namespace uform {
 
@@ -91,6 +92,13 @@ void check_kernels(device_info const& one, std::uint32_t place) {
 }
 
 } // namespace
+
+/** A want of memory is no fault of the device: kernels are loaded when they are first started, and may find no room. */
+void fail_cuda(cudaError_t result, char const* operation) {
+    cudaGetLastError(); // told here: the next call must not find it, unless the device itself is lost
+    fail(result == cudaErrorMemoryAllocation ? uform_status_out_of_memory_k : uform_status_device_k, operation, ": ",
+         cudaGetErrorString(result), " (", cudaGetErrorName(result), ")");
+}
 
 int gpu_class_of(int major, int minor) noexcept {
     int const capability = 10 * major + minor;
@@ -179,6 +187,7 @@ void backend::destroy_stream(stream* made) noexcept {
     if (made == nullptr)
         return;
     // A device that is lost answers every call with its error: there is nothing more to give back then.
+    outside_captures const outside;
     current_gpu const current = current_gpu::for_release(made->device);
     if (made->handle)
         cudaStreamSynchronize(made->handle);
@@ -192,6 +201,7 @@ void backend::destroy_stream(stream* made) noexcept {
 }
 
 uform_status_t backend_create(uform_backend_options_t const* options, void** made) {
+    outside_captures const outside;
     return guard([&] { *made = new backend(*options); });
 }
 
@@ -205,6 +215,7 @@ char const* backend_gemm(void const* opaque) {
 }
 
 uform_status_t stream_create(void* owner, std::uint32_t place, uform_stream_t** made) {
+    outside_captures const outside;
     return guard(
         [&] { *made = reinterpret_cast<uform_stream_t*>(static_cast<backend*>(owner)->create_stream(place)); });
 }
@@ -223,10 +234,17 @@ template <typename body_at> uform_status_t on_stream(uform_stream_t* opaque, cha
     });
 }
 
+/** The same for what CUDA forbids while another thread captures. */
+template <typename body_at> uform_status_t outside(uform_stream_t* opaque, char const* operation, body_at&& body) {
+    outside_captures const outside;
+    return on_stream(opaque, operation, body);
+}
+
 } // namespace
 
 /** Errors of kernels come up here: the message says which operation was started last on the stream. */
 uform_status_t stream_synchronize(uform_stream_t* opaque) {
+    outside_captures const outside;
     return guard([&] {
         stream const& on = stream::of(opaque);
         current_gpu const current(on.device, on.operation);
@@ -239,20 +257,27 @@ uform_status_t device_synchronize(uform_stream_t* opaque) {
     return on_stream(opaque, "device_synchronize", [](stream const& on) {
         if (capture_gate::entered_here())
             fail(uform_status_device_k, on.operation, ": what is captured can wait for nothing");
-        capture_gate::of(on.device).while_closed([&] { check_cuda(cudaDeviceSynchronize(), on); });
+        cudaError_t result = cudaSuccess;
+        capture_gate::of(on.device).while_closed([&] { result = cudaDeviceSynchronize(); });
+        if (result != cudaErrorStreamCaptureUnsupported)
+            return check_cuda(result, on);
+        cudaGetLastError();
+        fail(uform_status_device_k, on.operation, ": CUDA lets nobody wait for all of GPU ", on.device,
+             " while another library captures a graph on it, and has given up that capture");
     });
 }
 
 void* stream_handle(uform_stream_t* opaque) { return stream::of(opaque).handle; }
 
 uform_status_t memory_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
-    return on_stream(opaque, "memory_allocate", [&](stream const& on) {
+    return outside(opaque, "memory_allocate", [&](stream const& on) {
         ++on.counters->allocations;
         *memory = allocate(on, bytes);
     });
 }
 
 void memory_release(uform_stream_t* opaque, void* memory) {
+    outside_captures const outside;
     current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFree(memory);
     cudaGetLastError();
@@ -260,7 +285,7 @@ void memory_release(uform_stream_t* opaque, void* memory) {
 
 /** Pinned, so that the GPU reads it by itself while the host goes on. */
 uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void** memory) {
-    return on_stream(opaque, "staging_allocate", [&](stream const& on) {
+    return outside(opaque, "staging_allocate", [&](stream const& on) {
         ++on.counters->allocations;
         cudaError_t const result = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
         if (result != cudaErrorMemoryAllocation)
@@ -271,6 +296,7 @@ uform_status_t staging_allocate(uform_stream_t* opaque, std::size_t bytes, void*
 }
 
 void staging_release(uform_stream_t* opaque, void* memory) {
+    outside_captures const outside;
     current_gpu const current = current_gpu::for_release(stream::of(opaque).device);
     cudaFreeHost(memory);
     cudaGetLastError();
@@ -343,6 +369,7 @@ uform_status_t stream_wait(uform_stream_t* opaque, uform_event_t* awaited) {
 
 /** Errors of kernels come up here as well; which operation's they are is not known any more. */
 uform_status_t host_wait(uform_event_t* opaque) {
+    outside_captures const outside;
     return guard([&] {
         event const& one = event::of(opaque);
         current_gpu const current(one.device, "host_wait");
@@ -382,7 +409,7 @@ uform_status_t capture_begin(uform_stream_t* opaque) {
 uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
     // Left whatever comes: on a GPU that is lost, nothing below may be reached.
     capture_gate::left const gate(capture_gate::of(stream::of(opaque).device));
-    return on_stream(opaque, "capture_end", [&](stream const& on) {
+    return outside(opaque, "capture_end", [&](stream const& on) {
         cudaGraph_t captured = nullptr;
         cudaError_t const ended = cudaStreamEndCapture(on.handle, &captured);
         auto const forget = [](cudaGraph_t one) { cudaGraphDestroy(one); };
@@ -392,21 +419,26 @@ uform_status_t capture_end(uform_stream_t* opaque, uform_graph_t** made) {
             return;
         }
         check_cuda(ended, on);
-        auto one = std::make_unique<graph>(nullptr, on.device);
+        auto const destroy = [](graph* one) { graph_destroy(reinterpret_cast<uform_graph_t*>(one)); };
+        std::unique_ptr<graph, decltype(destroy)> one(new graph{nullptr, on.device});
         check_cuda(cudaGraphInstantiate(&one->handle, captured, 0), on);
+        // What memory it takes on the GPU it takes here, where a want of it leaves the graph out, and not the step.
+        check_cuda(cudaGraphUpload(one->handle, on.handle), on);
         *made = reinterpret_cast<uform_graph_t*>(one.release());
     });
 }
 
 uform_status_t graph_launch(uform_stream_t* opaque, uform_graph_t* launched) {
-    return on_stream(opaque, "graph_launch",
-                     [&](stream const& on) { check_cuda(cudaGraphLaunch(graph::of(launched).handle, on.handle), on); });
+    return outside(opaque, "graph_launch",
+                   [&](stream const& on) { check_cuda(cudaGraphLaunch(graph::of(launched).handle, on.handle), on); });
 }
 
 void graph_destroy(uform_graph_t* opaque) {
+    outside_captures const outside;
     std::unique_ptr<graph> const one(&graph::of(opaque));
     current_gpu const current = current_gpu::for_release(one->device);
-    cudaGraphExecDestroy(one->handle);
+    if (one->handle)
+        cudaGraphExecDestroy(one->handle);
     cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-/** Keeps apart what CUDA forbids at the same time: work that is captured, and waiting for the whole GPU. */
+/** Keeps apart what CUDA forbids at the same time: work that this backend captures, and its waits for a whole GPU. */
 #pragma once
 
 #include <array>

@@ -3,40 +3,28 @@
 #include <cuda_runtime_api.h>
 
 #include "vram/device.h"
+#include "vram/driver_function.h"
 #include "vram/stream.h"
 
 namespace uform::vram {
 
 namespace {
 
-/** The driver's functions, by way of the runtime: nothing links the driver, and cudaSetDevice would make a context. */
-struct driver_contexts {
-    decltype(&cuCtxGetCurrent) get = nullptr;
-    decltype(&cuCtxSetCurrent) set = nullptr;
-
-    driver_contexts() noexcept {
-        void *found_get = nullptr, *found_set = nullptr;
-        constexpr unsigned since = 4000;
-        cudaDriverEntryPointQueryResult result{};
-        cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found_get, since, cudaEnableDefault, &result);
-        cudaGetDriverEntryPointByVersion("cuCtxSetCurrent", &found_set, since, cudaEnableDefault, &result);
-        cudaGetLastError();
-        if (!found_get || !found_set)
-            return;
-        get = reinterpret_cast<decltype(get)>(found_get);
-        set = reinterpret_cast<decltype(set)>(found_set);
-    }
+/** What the runtime's own functions would make a context on GPU 0 for. */
+struct driver_functions {
+    decltype(&cuCtxGetCurrent) get = driver_function<decltype(cuCtxGetCurrent)>("cuCtxGetCurrent", 4000);
+    decltype(&cuCtxSetCurrent) set = driver_function<decltype(cuCtxSetCurrent)>("cuCtxSetCurrent", 4000);
 };
 
-driver_contexts const& contexts() noexcept {
-    static driver_contexts const instance; // one driver a process
+driver_functions const& driver() noexcept {
+    static driver_functions const instance; // one driver a process
     return instance;
 }
 
 CUcontext current_context() noexcept {
     CUcontext found = nullptr;
-    if (contexts().get)
-        contexts().get(&found);
+    if (driver().get)
+        driver().get(&found);
     return found;
 }
 
@@ -66,8 +54,8 @@ current_gpu::~current_gpu() {
     // A thread that had none is on GPU 0 for the runtime: it may as well stay there.
     if (before_ == nullptr && cudaGetDevice(&device) == cudaSuccess && device == 0)
         return;
-    if (contexts().set)
-        contexts().set(before_);
+    if (driver().set)
+        driver().set(before_);
 }
 
 } // namespace uform::vram

@@ -49,9 +49,11 @@ template <typename kernel_at> void launch(stream const& stream, gemm_problem con
         status = product.initialize(arguments, nullptr, stream.handle);
     if (status == cutlass::Status::kSuccess)
         status = product.run(stream.handle);
-    if (status != cutlass::Status::kSuccess)
-        fail(uform_status_device_k, stream.operation, ": a product of [", m, ", ", k, "] and [", k, ", ", n,
-             "] was refused: ", cutlassGetStatusString(status));
+    if (status == cutlass::Status::kSuccess)
+        return;
+    check_cuda(cudaGetLastError(), stream); // the runtime's own word, where CUTLASS left it
+    fail(uform_status_device_k, stream.operation, ": a product of [", m, ", ", k, "] and [", k, ", ", n,
+         "] was refused: ", cutlassGetStatusString(status));
 }
 
 } // namespace uform::vram::sm80

@@ -52,12 +52,12 @@ struct graph {
 /** Bytes of a stream's bounce buffer. */
 inline constexpr std::size_t bounce_bytes_k = std::size_t(16) << 20;
 
+[[noreturn]] void fail_cuda(cudaError_t result, char const* operation);
+
 /** Throws what the CUDA runtime answered; the message names the operation. */
 inline void check_cuda(cudaError_t result, char const* operation) {
-    if (result == cudaSuccess)
-        return;
-    cudaGetLastError(); // told here: the next call must not find it, unless the device itself is lost
-    fail(uform_status_device_k, operation, ": ", cudaGetErrorString(result), " (", cudaGetErrorName(result), ")");
+    if (result != cudaSuccess)
+        fail_cuda(result, operation);
 }
 
 inline void check_cuda(cudaError_t result, stream const& stream) { check_cuda(result, stream.operation); }
