@@ -14,6 +14,7 @@ from tools.build.switches import Switches
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_every_gpu_program_builds() -> None:
     toolchain = find_toolchain(ROOT, Switches.from_environment(ROOT))
     if toolchain.cuda is None:

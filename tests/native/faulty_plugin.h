@@ -1,6 +1,7 @@
 /** A third party's objective that fails in every way that it is told to, and what is to be said of each. */
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -55,6 +56,8 @@ enum class fault {
     notice_from_no_rank,
     rows_without_slots,
     rows_of_no_slot,
+    flags_no_bag,
+    flags_no_bag_on_threads,
     covers_nothing,
     covers_without_places,
     covers_without_actions,
@@ -194,6 +197,21 @@ inline uform_status_t create(void const*, uform_run_t const*, uform_declare_t co
     return status;
 }
 
+/** A task of the plan's threads is refused; which of them runs it is not known. */
+inline uform_status_t flag_on_threads(uform_plan_t const& plan) {
+    struct tasks {
+        uform_plan_t const& plan;
+        std::atomic<int> status;
+    } all{plan, uform_status_success_k};
+    auto const task = [](void* state, size_t) {
+        tasks& of = *static_cast<tasks*>(state);
+        if (int const status = of.plan.flag(of.plan.host, 9999, 1))
+            of.status = status;
+    };
+    plan.parallel.run(plan.parallel.pool, 64, task, &all);
+    return static_cast<uform_status_t>(all.status.load());
+}
+
 /** Asks the host for what it does not have, and goes on as if it had it. */
 inline uform_status_t plan_wrongly(uform_plan_t const* plan) {
     static constexpr uint32_t slots[] = {0, 9999};
@@ -216,6 +234,11 @@ inline uform_status_t plan_wrongly(uform_plan_t const* plan) {
         return plan->rows(plan->host, 0, nullptr, 3);
     case fault::rows_of_no_slot:
         return plan->rows(plan->host, 0, slots, 2);
+    case fault::flags_no_bag:
+        plan->flag(plan->host, 9999, 1);
+        break;
+    case fault::flags_no_bag_on_threads:
+        return flag_on_threads(*plan);
     default:
         break;
     }
@@ -435,6 +458,8 @@ inline constexpr expectation at_step_k[] = {
     {fault::notice_from_no_rank, uform_status_invalid_argument_k, "plugin faulty: notice_from: rank 4294967295 of 1"},
     {fault::rows_without_slots, uform_status_invalid_argument_k, "plugin faulty: rows: its slots is null: expected 3"},
     {fault::rows_of_no_slot, uform_status_invalid_argument_k, "plugin faulty: rows: its slots[1] is 9999: the world"},
+    {fault::flags_no_bag, uform_status_invalid_argument_k, "plugin faulty: flag: the call has no bag 9999"},
+    {fault::flags_no_bag_on_threads, uform_status_invalid_argument_k, "plugin faulty: flag: the call has no bag 9999"},
     {fault::covers_nothing, uform_status_invalid_argument_k,
      "plugin faulty: cover: its covered_capacity is 0: expected as many as it covers"},
     {fault::plan_throws, uform_status_internal_k, "plugin faulty: its function plan threw: plan broke"},

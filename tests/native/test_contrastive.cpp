@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/threads.h"
 
 // What the plugin's callbacks reach: a host of this test's own.
 struct uform_host_t {
@@ -28,6 +29,8 @@ struct uform_host_t {
 };
 
 namespace {
+
+uform::thread_pool pool(3);
 
 uform_status_t fail(uform_host_t* host, uform_status_t status, char const* message) {
     host->message = message;
@@ -204,6 +207,7 @@ struct call {
         plan.bags_count = host.bags.size();
         plan.bags = host.bags.data();
         plan.devices = views.data();
+        plan.parallel = pool.parallel();
         plan.pairs = [](uform_host_t* of, uint32_t by_bag, uform_pair_rows_t* pairs) {
             CHECK(by_bag == 1);
             *pairs = of->pairs;

@@ -509,7 +509,7 @@ cdef extern from "uform/plugin.h" nogil:
 
     ctypedef struct uform_parallel_t:
         void* pool
-        void (*run)(void* pool, size_t tasks, void (*task)(void* state, size_t index) noexcept,
+        void (*run)(void* pool, size_t tasks, void (*task)(void* state, size_t index) noexcept nogil,
                     void* state) noexcept nogil
 
     ctypedef struct uform_backend_options_t:

@@ -154,7 +154,7 @@ private:
         for (uint32_t bag : scratch_.row_bags) {
             uform_world_bag_t const& row = world_[plan_.bags[bag].slot];
             sides |= row.sides;
-            // Most rows are like the one before.
+            // Most rows are like those whose set was the last new one.
             if (!scratch_.row_sets.empty() && scratch_.row_sets.back() == row.modalities)
                 continue;
             if (std::find(scratch_.row_sets.begin(), scratch_.row_sets.end(), row.modalities) ==

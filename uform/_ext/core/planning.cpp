@@ -57,7 +57,7 @@ struct planning_callbacks {
         return guard([&] {
             planning& self = *host->planning;
             if (bag >= self.step_.bags.size())
-                fail(uform_status_internal_k, "flag: the call has no bag ", bag);
+                self.refuse_flag(host, bag);
             uint32_t const slot = self.step_.bags[bag].slot;
             if (slot != UINT32_MAX)
                 std::atomic_ref(self.lists_.world[slot].flags).fetch_or(flags, std::memory_order_relaxed);
@@ -194,6 +194,14 @@ void planning::gather_world() {
         gather(0, step_.items.size());
 }
 
+/** Of several threads' refusals the one that the plan is refused with is any. */
+void planning::refuse_flag(uform_host_t* host, uint32_t bag) {
+    std::string const message = "flag: the call has no bag " + std::to_string(bag);
+    std::lock_guard const lock(misuse_);
+    note_misuse(host, message);
+    fail(uform_status_invalid_argument_k, message);
+}
+
 void planning::run_stage(uint32_t stage) {
     for (size_t place = 0; place != objectives_.size(); ++place) {
         objective_instance& objective = objectives_[place];
@@ -226,7 +234,12 @@ void planning::run_stage(uint32_t stage) {
         plan.notice_of = planning_callbacks::notice_of;
         plan.notice_from = planning_callbacks::notice_from;
         plan.parallel = pool_.parallel();
-        call_plugin(objective, "plan", [&] { return objective.plugin->plan(objective.self, &plan, stage); });
+        call_plugin(objective, "plan", [&] {
+            uform_status_t const status = objective.plugin->plan(objective.self, &plan, stage);
+            if (status != uform_status_success_k && !host.misuse.empty())
+                set_last_error(host.misuse.c_str()); // on another thread the refusal left it there
+            return status;
+        });
         check_misuse(objective, host);
     }
 }

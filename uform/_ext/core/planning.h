@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -54,6 +55,7 @@ public:
 private:
     friend struct planning_callbacks;
     void gather_world();
+    [[noreturn]] void refuse_flag(uform_host_t* host, uint32_t bag);
     void run_stage(uint32_t stage);
 
     uform_run_t const& run_;
@@ -61,6 +63,7 @@ private:
     batch* covering_;
     step step_{};
     thread_pool& pool_;
+    std::mutex misuse_; /* of threads that flag */
     planning_lists& lists_;
     uform_pair_rows_t bag_rows_{}, item_rows_{};
     bool has_bag_rows_ = false, has_item_rows_ = false;
