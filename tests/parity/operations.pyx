@@ -46,7 +46,7 @@ cdef extern from *:
     """
     ctypedef struct test_pool_t:
         size_t threads
-    void test_pool_run(void* pool, size_t tasks, void (*task)(void*, size_t) noexcept, void* state) noexcept nogil
+    void test_pool_run(void* pool, size_t tasks, void (*task)(void*, size_t) noexcept nogil, void* state) noexcept nogil
 
 
 cdef void* at(object array) except? NULL:
