@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "tests/native/allocations.h"
 #include "tests/native/check.h"
 
 using uform::step_outcome;
@@ -209,6 +210,28 @@ void test_a_child_of_fork_waits_for_nothing() {
         uform_pending_free(one);
 }
 
+/** Wherever memory ends while a step is settled, whoever waits for it is told that it failed. */
+void test_no_memory_for_a_message() {
+    std::string const message = "a message that is longer than what a string holds without memory of its own";
+    size_t room = 0;
+    for (bool whole = false; !whole;) {
+
+        auto const queue = std::make_shared<step_queue>(
+            std::vector<uform::term>{}, [&](uint64_t, step_outcome&) { uform::fail(failed_k, message); });
+        uform_pending_t& pending = append(*queue);
+        native_test::allocations_left() = room++;
+        queue->wait(0);
+        native_test::allocations_left() = SIZE_MAX;
+        queue->wait(0);
+        uform_status_t const status = uform::guard([&] { queue->report(pending, nullptr); });
+        whole = uform::last_error() == message;
+        CHECK(whole ? status == failed_k : status == failed_k || status == uform_status_out_of_memory_k);
+        CHECK(!std::string(uform::last_error()).empty());
+        queue->release(pending);
+        queue->close();
+    }
+}
+
 } // namespace
 
 int main() {
@@ -219,5 +242,6 @@ int main() {
     test_places_are_bounded();
     test_dropped_is_told_once();
     test_a_child_of_fork_waits_for_nothing();
+    test_no_memory_for_a_message();
     return native_test::report();
 }

@@ -58,7 +58,9 @@ void step_queue::settle_next(std::unique_lock<std::mutex>& lock) {
     uform_status_t const status = guard([&] { settle_(number, pending.outcome); });
     if (status != uform_status_success_k) {
         pending.outcome.status = status;
-        pending.outcome.message = last_error();
+        // Whatever finds no room here, those who wait must not wait for ever.
+        if (guard([&] { pending.outcome.message = last_error(); }) != uform_status_success_k)
+            pending.outcome.message.clear(); // an older step's
     }
     lock.lock();
     settling_ = false;
@@ -81,7 +83,8 @@ void step_queue::close() {
 void step_queue::report(uform_pending_t& pending, uform_trainer_step_stats_t* stats) {
     step_outcome const& outcome = pending.outcome;
     if (outcome.status != uform_status_success_k)
-        throw error(outcome.status, outcome.message);
+        throw error(outcome.status,
+                    outcome.message.empty() ? "the host has no memory left to say why" : outcome.message);
     if (!stats)
         return;
     *stats = uform_trainer_step_stats_t{};

@@ -51,7 +51,8 @@ template <typename kernel_at> void launch(stream const& stream, gemm_problem con
         status = product.run(stream.handle);
     if (status == cutlass::Status::kSuccess)
         return;
-    check_cuda(cudaGetLastError(), stream); // the runtime's own word, where CUTLASS left it
+    check_cuda(cudaGetLastError(),
+               stream); // the runtime's own word, where CUTLASS left it: of loading, not of starting
     fail(uform_status_device_k, stream.operation, ": a product of [", m, ", ", k, "] and [", k, ", ", n,
          "] was refused: ", cutlassGetStatusString(status));
 }
