@@ -114,7 +114,7 @@ void check_nan() {
     uform_pool_t const pool{
         columns.view, hidden, device_states.data(), pooled.data(), lengths.data(), bag_columns.data(), nullptr,
         nullptr,      0,      workspace.data(),     bytes};
-    require(vram::pool_forward(stream(), &pool), "pool_forward");
+    run("pool_forward", vram::pool_forward, pool);
     std::vector<float> const got = pooled.download();
     bool shown = true;
     for (std::size_t i = 0; i != 3 * hidden; ++i)
